@@ -1,0 +1,35 @@
+# Every target makes what it needs first, so each works as the first command in a fresh clone
+# with Python 3.11, make and git.
+
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := semtrace adapters conformance tests examples tools
+
+.PHONY: demo test test-integration lint format bench fuzz proto golden clean
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+.PHONY: .venv
+.venv: .venv/.installed
+
+demo: .venv/.installed
+	$(BIN)/python examples/demo.py
+
+test: .venv/.installed
+	$(BIN)/pytest -n 2
+
+test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed
+	$(BIN)/pytest -m integration
+
+lint: .venv/.installed
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/buf lint proto
+
+format: .venv/.installed
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)

@@ -1,0 +1,1 @@
+"""Adapters: what frameworks, servers and simulators already emit, read as semtrace traces."""

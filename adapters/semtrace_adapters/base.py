@@ -1,0 +1,162 @@
+"""What an adapter is, and how one is found.
+
+An adapter turns one family of sources into a trace and says what it could not know. Adapters are found
+through the entry-point group `semtrace.adapters`; each entry is an object with the members of `Adapter`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from semtrace.errors import FormatError, UsageError
+from semtrace.store.manifest import Loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from semtrace.records.execution import Execution
+    from semtrace.records.trace import Trace
+
+Effect = Literal["lost", "unknown", "estimated", "inferred", "ignored", "repaired"]
+
+_PLACES: Final = 10
+
+
+class LossReport:
+    """Collects what a conversion could not carry over, or had to assume; equal kinds are counted together."""
+
+    def __init__(self) -> None:
+        self._count: Counter[tuple[str, str, str]] = Counter()
+        self._where: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+
+    def add(
+        self, code: str, effect: Effect, message: str, *, where: str | None = None, count: int = 1
+    ) -> None:
+        """Note a loss.
+
+        Args:
+            code: a stable name of the kind of loss (`tokens.unknown`).
+            effect: see `semtrace.store.manifest.Loss`.
+            message: what happened, for people; the same text for every loss of the kind.
+            where: the place in the sources (`events.jsonl:17`).
+            count: how many at once.
+        """
+        key = (code, effect, message)
+        self._count[key] += count
+        if where is not None and len(self._where[key]) < _PLACES:
+            self._where[key].append(where)
+
+    def items(self) -> list[Loss]:
+        """The losses, by code."""
+        return [
+            Loss(
+                code=code,
+                effect=effect,
+                message=message,
+                count=count,
+                where=self._where[code, effect, message],
+            )
+            for (code, effect, message), count in sorted(self._count.items())
+        ]
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """What an adapter made of its sources.
+
+    Attributes:
+        trace: the trace.
+        execution: the native run beside it, if anything of it was observed.
+        loss: what was lost, unknown, inferred or repaired.
+        sources: the files that were read.
+    """
+
+    trace: Trace
+    execution: Execution | None
+    loss: list[Loss]
+    sources: list[Path]
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """How to import.
+
+    Attributes:
+        progress: called with (bytes read, bytes in all) now and then.
+        values: options of single adapters, by name.
+    """
+
+    progress: Callable[[int, int], None] | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+class Adapter(Protocol):
+    """One family of sources."""
+
+    name: str
+    """Short name, as in `--adapter NAME`."""
+    version: str
+    summary: str
+    """One line for people: what it reads."""
+
+    def detect(self, paths: Sequence[Path]) -> int:
+        """How sure it is that these files and folders are its own: 0 (no) to 100 percent. Reads little, never raises."""
+        ...
+
+    def read(self, paths: Sequence[Path], options: ImportOptions) -> ImportResult:
+        """Read the sources, which belong to one or several runs, and merge what belongs together.
+
+        Raises:
+            FormatError: nothing in the sources could be used.
+            UsageError: a source cannot be read, or an option has no such value.
+        """
+        ...
+
+
+@functools.cache
+def adapters() -> dict[str, Adapter]:
+    """All installed adapters by name."""
+    found: dict[str, Adapter] = {}
+    for entry in entry_points(group="semtrace.adapters"):
+        adapter: Any = entry.load()
+        found[adapter.name] = adapter
+    return dict(sorted(found.items()))
+
+
+def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
+    """The adapter of this name, or the one that is surest of the sources.
+
+    Raises:
+        UsageError: there is no adapter of this name.
+        FormatError: no adapter knows the sources, or two are equally sure.
+    """
+    known = adapters()
+    if name is not None:
+        if name not in known:
+            raise UsageError(
+                f"no adapter {name!r}", code="adapter.unknown", hint=f"there are: {', '.join(known)}"
+            )
+        return known[name]
+    sure = sorted(((adapter.detect(paths), adapter.name) for adapter in known.values()), reverse=True)
+    shown = ", ".join(str(path) for path in paths)
+    if not sure or sure[0][0] == 0:
+        raise FormatError(
+            "no adapter knows these sources",
+            code="adapter.none",
+            path=shown,
+            hint=f"name one with --adapter; there are: {', '.join(known)}",
+        )
+    if len(sure) > 1 and sure[1][0] == sure[0][0]:
+        tied = ", ".join(adapter for confidence, adapter in sure if confidence == sure[0][0])
+        raise FormatError(
+            f"several adapters are equally sure of these sources: {tied}",
+            code="adapter.tie",
+            path=shown,
+            hint="name one with --adapter",
+        )
+    return known[sure[0][1]]

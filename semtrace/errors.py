@@ -1,0 +1,85 @@
+"""The one family of errors, and the exit codes that commands end with."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ended, the same for every command."""
+
+    OK = 0
+    FINDINGS = 1
+    """Findings, violations, not conformant: the input was understood and is not right."""
+    USAGE = 2
+    """Wrong use, bad configuration, a broken harness."""
+    NOTHING_RAN = 3
+    INTERNAL = 4
+    """Our fault."""
+
+
+class SemtraceError(Exception):
+    """Something a person must act upon: what is wrong, where, by which requirement, and what to do.
+
+    Attributes:
+        code: a short stable name of the kind of error, for programs (`bundle.truncated`).
+        path: the file, table or document position concerned, if any.
+        requirement: the id of the violated requirement of the spec, if any.
+        hint: what to do about it, if anything is known.
+        exit_code: how a command that meets it ends.
+    """
+
+    exit_code = ExitCode.FINDINGS
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        path: str | None = None,
+        requirement: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.path = path
+        self.requirement = requirement
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = f"{self.path}: " if self.path else ""
+        rule = f" [{self.requirement}]" if self.requirement else ""
+        return f"{where}{self.message}{rule}"
+
+    def as_dict(self) -> dict[str, str | None]:
+        """The error as JSON-ready fields."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "path": self.path,
+            "requirement": self.requirement,
+            "hint": self.hint,
+        }
+
+
+class FormatError(SemtraceError):
+    """The input is not what it claims to be: it cannot be read as a bundle, document or log."""
+
+
+class IntegrityError(SemtraceError):
+    """Stored bytes and their digests or sizes disagree."""
+
+
+class UnsupportedError(SemtraceError):
+    """Well formed, but needs a feature, version or tool that is not here."""
+
+
+class ReplayError(SemtraceError):
+    """A replay, plan or comparison that would not be faithful is refused."""
+
+
+class UsageError(SemtraceError):
+    """A command was called wrongly: a missing file, an option out of range, an existing output."""
+
+    exit_code = ExitCode.USAGE

@@ -1,0 +1,162 @@
+"""A table's data: an Arrow table that has its declared schema, with NumPy access to its columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from semtrace.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from semtrace.records.schema import Table
+
+NULL: Final = -1
+"""What stands for null where a nullable integer column is read as NumPy integers."""
+
+
+class Columns:
+    """The rows of one table.
+
+    Row i of the table is the entity with id i. Null is never mixed up with zero: `ints` gives `NULL`
+    (-1) for it, and `known` says which rows have a value.
+    """
+
+    def __init__(self, spec: Table, data: pa.Table) -> None:
+        if data.schema != spec.arrow:
+            data = _conform(spec, data)
+        self.spec = spec
+        self.data: pa.Table = data.combine_chunks()
+        self._ints: dict[str, NDArray[np.int64]] = {}
+
+    @classmethod
+    def of(cls, spec: Table, columns: Mapping[str, Sequence[object]]) -> Columns:
+        """Make a table from Python or NumPy sequences; columns left out are all null.
+
+        Raises:
+            FormatError: a column is missing that may not be null, or a value does not fit its type.
+        """
+        unknown = set(columns) - set(spec.by_name)
+        if unknown:
+            raise FormatError(
+                f"no such column: {', '.join(sorted(unknown))}", code="table.column", path=spec.name
+            )
+        rows = max((len(values) for values in columns.values()), default=0)
+        arrays = []
+        for field in spec.arrow:
+            values = columns.get(field.name)
+            try:
+                arrays.append(pa.nulls(rows, field.type) if values is None else pa.array(values, field.type))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+                raise FormatError(str(error), code="table.value", path=f"{spec.name}.{field.name}") from error
+        for field, array in zip(spec.arrow, arrays, strict=True):
+            if array.null_count and not field.nullable:
+                raise FormatError("a value is missing", code="table.null", path=f"{spec.name}.{field.name}")
+        return cls(spec, pa.Table.from_arrays(arrays, schema=spec.arrow))
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.data.num_rows)
+
+    def array(self, name: str) -> pa.Array:
+        """The column as one Arrow array."""
+        chunked = self.data.column(name)
+        return chunked.chunk(0) if chunked.num_chunks else pa.array([], chunked.type)
+
+    def raw(self, name: str) -> NDArray[np.generic]:
+        """The column in its own NumPy type, without a copy. Null slots hold anything.
+
+        Unsigned arithmetic wraps: use `ints` to subtract.
+        """
+        array = self.array(name)
+        width = array.type.bit_width // 8
+        buffer = array.buffers()[1]
+        if len(array) == 0 or buffer is None:
+            return np.zeros(len(array), dtype=array.type.to_pandas_dtype())
+        start = array.offset * width
+        return np.frombuffer(buffer, dtype=array.type.to_pandas_dtype(), count=len(array), offset=start)
+
+    def ints(self, name: str) -> NDArray[np.int64]:
+        """The column as int64, `NULL` where it is null. Cached: not to be written to."""
+        found = self._ints.get(name)
+        if found is None:
+            found = self.raw(name).astype(np.int64)
+            if self.array(name).null_count:
+                found[~self.known(name)] = NULL
+            found.flags.writeable = False
+            self._ints[name] = found
+        return found
+
+    def known(self, name: str) -> NDArray[np.bool_]:
+        """Which rows have a value in the column."""
+        array = self.array(name)
+        if not array.null_count:
+            return np.ones(len(array), dtype=np.bool_)
+        mask: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
+        return mask
+
+    def strings(self, name: str) -> list[str | None]:
+        """The column as Python strings, None where it is null."""
+        values: list[str | None] = self.array(name).to_pylist()
+        return values
+
+    def digests(self) -> list[bytes]:
+        """The `digest` column as bytes; only of the artifacts table."""
+        values: list[bytes] = self.array("digest").to_pylist()
+        return values
+
+    def row(self, index: int) -> dict[str, object]:
+        """One row as a dictionary, for messages and for showing; not for loops."""
+        return {name: self.data.column(name)[index].as_py() for name in self.spec.by_name}
+
+
+def _conform(spec: Table, data: pa.Table) -> pa.Table:
+    """The data with exactly the declared columns in their order; absent nullable columns become null.
+
+    Raises:
+        FormatError: a column has another type, is missing, is not declared or has nulls it must not have.
+    """
+    extra = [name for name in data.schema.names if name not in spec.by_name]
+    if extra or len(set(data.schema.names)) != len(data.schema.names):
+        raise FormatError(
+            f"columns that the table does not have: {', '.join(extra) or 'a name twice'}",
+            code="table.column",
+            path=spec.name,
+            requirement="ST-TAB-002",
+            hint="columns of extensions belong in annotations",
+        )
+    arrays = []
+    for field in spec.arrow:
+        if field.name not in data.schema.names:
+            if not field.nullable and data.num_rows:
+                raise FormatError(
+                    "the column is missing",
+                    code="table.column",
+                    path=f"{spec.name}.{field.name}",
+                    requirement="ST-TAB-002",
+                )
+            arrays.append(pa.chunked_array([pa.nulls(data.num_rows, field.type)]))
+            continue
+        column = data.column(field.name)
+        if column.type != field.type:
+            raise FormatError(
+                f"the column is {column.type}, must be {field.type}",
+                code="table.type",
+                path=f"{spec.name}.{field.name}",
+                requirement="ST-TAB-002",
+            )
+        if column.null_count and not field.nullable:
+            raise FormatError(
+                f"{column.null_count} values are null, none may be",
+                code="table.null",
+                path=f"{spec.name}.{field.name}",
+                requirement="ST-TAB-003",
+            )
+        arrays.append(column)
+    return pa.Table.from_arrays(arrays, schema=spec.arrow)

@@ -1,0 +1,154 @@
+"""Documents: small structured texts that a person writes or reads, as YAML or JSON.
+
+A document refuses keys that it does not have, naming the nearest one that it has; keys with a namespace
+(`example.org/key`) are extensions, which are kept and mean nothing here (ST-DOC-001, ST-DOC-002).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import TYPE_CHECKING, Any, Self
+
+import rfc8785
+import yaml
+from blake3 import blake3
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from semtrace.errors import FormatError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pydantic_core import ErrorDetails
+
+DOCUMENT_LIMIT = 64 * 1024 * 1024
+"""Largest document read, in bytes."""
+
+
+def canonical_json(value: object) -> bytes:
+    """The RFC 8785 form of a JSON value.
+
+    Raises:
+        FormatError: the value has no canonical form (an integer of 2^53 or more, a NaN, a lone surrogate).
+    """
+    try:
+        return rfc8785.dumps(value)  # type: ignore[arg-type]  # its JSON type is recursive, ours is object
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
+        raise FormatError(
+            f"no canonical JSON form: {error}",
+            code="document.canonical",
+            hint="write integers of 2^53 and more as strings",
+        ) from error
+
+
+class Document(BaseModel):
+    """Base of all documents: strict keys, immutable."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, validate_default=False, ser_json_inf_nan="strings")
+
+    def model_post_init(self, _context: object, /) -> None:
+        """Refuse keys without a namespace that the document does not have."""
+        unknown = [key for key in self.model_extra or {} if "/" not in key]
+        if unknown:
+            lines = []
+            for key in unknown:
+                near = difflib.get_close_matches(key, type(self).model_fields, n=1)
+                lines.append(f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+            raise ValueError("; ".join(lines))
+
+    def as_json(self) -> dict[str, Any]:
+        """The document as JSON values; keys that are absent or null are left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def canonical(self) -> bytes:
+        """The document's canonical bytes (RFC 8785)."""
+        return canonical_json(self.as_json())
+
+    def content_digest(self) -> str:
+        """Digest of the canonical bytes, `blake3:` and 64 hex digits."""
+        return f"blake3:{blake3(self.canonical()).hexdigest()}"
+
+    @classmethod
+    def parse(cls, value: object, *, path: str) -> Self:
+        """Make the document of JSON values.
+
+        Raises:
+            FormatError: naming every field that is wrong, with its position.
+        """
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise FormatError(
+                "; ".join(_explain(detail) for detail in error.errors(include_url=False)),
+                code="document.invalid",
+                path=path,
+                requirement="ST-DOC-001",
+            ) from error
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the document from a YAML or JSON file.
+
+        Raises:
+            UsageError: there is no such file, or it cannot be read.
+            FormatError: it is not YAML or JSON, or not this document.
+        """
+        return cls.parse(read_values(path), path=str(path))
+
+
+def _explain(detail: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in detail["loc"])
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def read_values(path: Path) -> object:
+    """The values in a YAML or JSON file.
+
+    Raises:
+        UsageError: there is no such file, or it cannot be read.
+        FormatError: it is neither, is too large, or has a key twice.
+    """
+    try:
+        if path.stat().st_size > DOCUMENT_LIMIT:
+            raise FormatError(f"larger than {DOCUMENT_LIMIT} bytes", code="document.size", path=str(path))
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
+        ) from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8 text: {error}", code="document.encoding", path=str(path)) from error
+    try:
+        if path.suffix.lower() == ".json":
+            return json.loads(text, object_pairs_hook=_once)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506  # a subclass of the safe loader
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise FormatError(
+            f"neither YAML nor JSON: {' '.join(str(error).split())}", code="document.syntax", path=str(path)
+        ) from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return made
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, refusing a key twice and aliases that multiply."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not allowed")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Any, Any]:  # the loader's own signature
+        made = super().construct_mapping(node, deep=deep)
+        if len(made) != len(node.value):
+            raise yaml.YAMLError(f"a key stands twice in one mapping{node.start_mark}")
+        return made

@@ -1,0 +1,146 @@
+"""A trace in memory: its tables and where the content of its artifacts is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from semtrace.errors import IntegrityError
+from semtrace.records.columns import NULL, Columns
+from semtrace.records.trace_tables import TRACE_TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+OWNED_BY_OPERATION: Final = {"segments": "operation", "edges": "target", "state_accesses": "operation"}
+"""Tables that tasks own through their operations, with the column that names the operation."""
+
+TASK_TABLES: Final = ("stages", "sessions", "operations", *OWNED_BY_OPERATION)
+"""Tables of which a task is a slice."""
+
+
+class Content(Protocol):
+    """Where the raw content of artifacts is got from."""
+
+    def get(self, digest: bytes) -> bytes | None:
+        """The content with this digest, or None if it is not here."""
+        ...
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The digests of all content that is here."""
+        ...
+
+
+class MemoryContent(dict[bytes, bytes]):
+    """Content held in memory, by digest."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One trace: what work there is.
+
+    Attributes:
+        tables: every table of the standard by name; none is missing.
+        content: where the artifacts' content is.
+    """
+
+    tables: Mapping[str, Columns]
+    content: Content = field(default_factory=MemoryContent)
+
+    @classmethod
+    def from_arrow(cls, tables: Mapping[str, pa.Table], content: Content | None = None) -> Trace:
+        """Make a trace of Arrow tables; tables left out are empty.
+
+        Raises:
+            FormatError: a table does not have its declared columns.
+        """
+        made = {spec.name: Columns(spec, tables.get(spec.name, spec.empty())) for spec in TRACE_TABLES}
+        return cls(made, MemoryContent() if content is None else content)
+
+    def __getitem__(self, table: str) -> Columns:
+        return self.tables[table]
+
+    @property
+    def operations(self) -> Columns:
+        """The operations table."""
+        return self.tables["operations"]
+
+    @property
+    def edges(self) -> Columns:
+        """The edges table."""
+        return self.tables["edges"]
+
+    @property
+    def segments(self) -> Columns:
+        """The segments table."""
+        return self.tables["segments"]
+
+    @property
+    def tasks(self) -> Columns:
+        """The tasks table."""
+        return self.tables["tasks"]
+
+    @cached_property
+    def _offsets(self) -> dict[str, NDArray[np.int64]]:
+        bounds = np.arange(self.tasks.rows + 1)
+        found: dict[str, NDArray[np.int64]] = {}
+        for name in ("stages", "sessions", "operations"):
+            found[name] = np.searchsorted(self.tables[name].ints("task"), bounds).astype(np.int64)
+        for name, column in OWNED_BY_OPERATION.items():
+            found[name] = np.searchsorted(self.tables[name].ints(column), found["operations"]).astype(
+                np.int64
+            )
+        return found
+
+    def offsets(self, table: str) -> NDArray[np.int64]:
+        """Where each task's slice of a table begins, shape (tasks + 1,); for the tables in `TASK_TABLES`.
+
+        Right only for a trace whose order is valid (ST-ORD-001).
+        """
+        return self._offsets[table]
+
+    def task_rows(self, table: str, task: int) -> range:
+        """The rows of a table that a task owns."""
+        offsets = self._offsets[table]
+        return range(int(offsets[task]), int(offsets[task + 1]))
+
+    @cached_property
+    def segment_offsets(self) -> NDArray[np.int64]:
+        """Where each operation's own segments begin, shape (operations + 1,)."""
+        bounds = np.arange(self.operations.rows + 1)
+        return np.searchsorted(self.segments.ints("operation"), bounds).astype(np.int64)
+
+    @cached_property
+    def edge_offsets(self) -> NDArray[np.int64]:
+        """Where the edges into each operation begin, shape (operations + 1,)."""
+        bounds = np.arange(self.operations.rows + 1)
+        return np.searchsorted(self.edges.ints("target"), bounds).astype(np.int64)
+
+    def artifact(self, row: int) -> bytes | None:
+        """The content of an artifact by its row; None where it is null, withheld or not here."""
+        if row == NULL:
+            return None
+        digest = self.tables["artifacts"].array("digest")[row].as_py()
+        return self.content.get(digest)
+
+    def artifact_text(self, row: int) -> str | None:
+        """The content of a text artifact by its row.
+
+        Raises:
+            IntegrityError: the content is not UTF-8.
+        """
+        content = self.artifact(row)
+        if content is None:
+            return None
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise IntegrityError(
+                f"artifact {row} is not UTF-8 text: {error}", code="artifact.text", path=f"artifacts[{row}]"
+            ) from error

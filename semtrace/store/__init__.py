@@ -1,0 +1,1 @@
+"""How traces and executions are identified and kept: digests and bundles."""

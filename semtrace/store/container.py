@@ -1,0 +1,263 @@
+"""Containers: a directory, or one ZIP file with its members stored as they are. Nothing here knows what is inside."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
+
+from semtrace.errors import FormatError, IntegrityError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MANIFEST: Final = "semtrace.json"
+MAX_MEMBERS: Final = 100_000
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+_PARTS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+def check_name(name: str, where: str) -> str:
+    """Refuse a member name that could leave the bundle or mean different things on different machines (ST-BND-003)."""
+    parts = name.split("/")
+    if (
+        not all(part and set(part.lower()) <= _PARTS and not part.startswith(".") for part in parts)
+        or len(name) > 255
+    ):
+        raise FormatError(
+            f"member name {name!r} is not allowed",
+            code="bundle.name",
+            path=where,
+            requirement="ST-BND-003",
+            hint="names are parts of letters, digits, '.', '_' and '-', joined by '/'",
+        )
+    return name
+
+
+class Container(Protocol):
+    """Reads the members of a bundle."""
+
+    path: Path
+
+    def names(self) -> list[str]:
+        """The names of all members."""
+        ...
+
+    def read(self, name: str) -> pa.Buffer:
+        """The bytes of a member, mapped rather than copied where that is possible."""
+        ...
+
+
+class DirectoryContainer:
+    """A bundle as a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> list[str]:
+        """The names of all members; a link or special file is refused."""
+        found: list[str] = []
+        pending = [("", self.path)]
+        while pending:
+            prefix, directory = pending.pop()
+            for entry in os.scandir(directory):
+                name = check_name(prefix + entry.name, str(self.path))
+                if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+                    raise FormatError(
+                        "a link or special file is not allowed",
+                        code="bundle.link",
+                        path=f"{self.path}/{name}",
+                        requirement="ST-BND-004",
+                    )
+                if entry.is_dir():
+                    pending.append((name + "/", Path(entry.path)))
+                else:
+                    found.append(name)
+                if len(found) > MAX_MEMBERS or name.count("/") > 8:
+                    raise FormatError("too many members", code="bundle.members", path=str(self.path))
+        return sorted(found)
+
+    def read(self, name: str) -> pa.Buffer:
+        """The bytes of a member, memory-mapped."""
+        path = self.path / check_name(name, str(self.path))
+        for part in (path, *path.parents):
+            if part == self.path:
+                break
+            if part.is_symlink():
+                raise FormatError(
+                    "a link is not allowed", code="bundle.link", path=str(path), requirement="ST-BND-004"
+                )
+        try:
+            if path.stat().st_size == 0:
+                return pa.py_buffer(b"")
+            with pa.memory_map(str(path)) as file:
+                return file.read_buffer()
+        except OSError as error:
+            raise IntegrityError(
+                "the member is missing or unreadable",
+                code="bundle.member",
+                path=f"{self.path}/{name}",
+                requirement="ST-BND-012",
+            ) from error
+
+
+class ZipContainer:
+    """A bundle as one ZIP file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with zipfile.ZipFile(path) as archive:
+                infos = archive.infolist()
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
+            raise FormatError(
+                f"not a ZIP file, or a damaged one: {error}",
+                code="bundle.zip",
+                path=str(path),
+                requirement="ST-BND-002",
+                hint="a bundle is a directory or a ZIP file, usually with the suffix .semtrace",
+            ) from error
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        if len(infos) > MAX_MEMBERS:
+            raise FormatError("too many members", code="bundle.members", path=str(path))
+        for info in infos:
+            name = check_name(info.filename, str(path))
+            problem = _zip_problem(info, known=name in self._members)
+            if problem:
+                raise FormatError(problem, code="bundle.zip", path=f"{path}!{name}", requirement="ST-BND-002")
+            self._members[name] = info
+        with pa.memory_map(str(path)) as file:
+            self._bytes: pa.Buffer = file.read_buffer()
+
+    def names(self) -> list[str]:
+        """The names of all members."""
+        return sorted(self._members)
+
+    def read(self, name: str) -> pa.Buffer:
+        """The bytes of a member, a slice of the mapped file."""
+        info = self._members.get(name)
+        if info is None:
+            raise IntegrityError(
+                "the member is missing",
+                code="bundle.member",
+                path=f"{self.path}!{name}",
+                requirement="ST-BND-012",
+            )
+        head = self._bytes[info.header_offset : info.header_offset + 30].to_pybytes()
+        if len(head) != 30 or head[:4] != b"PK\x03\x04":
+            raise IntegrityError("damaged member header", code="bundle.zip", path=f"{self.path}!{name}")
+        skip = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+        start = info.header_offset + 30 + skip
+        if start + info.file_size > self._bytes.size:
+            raise IntegrityError("the file is cut short", code="bundle.truncated", path=f"{self.path}!{name}")
+        return self._bytes.slice(start, info.file_size)
+
+
+def _zip_problem(info: zipfile.ZipInfo, *, known: bool) -> str | None:
+    if known:
+        return "the member stands in the file twice"
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        return "the member is compressed; members are stored"
+    if info.flag_bits & 0x1:
+        return "the member is encrypted"
+    mode = info.external_attr >> 16
+    if mode and not stat.S_ISREG(mode):
+        return "the member is not a plain file"
+    return None
+
+
+def open_container(path: Path) -> Container:
+    """Open a directory or ZIP file as a bundle's container.
+
+    Raises:
+        UsageError: there is nothing at the path, or it cannot be read.
+        FormatError: it is not a container.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
+        ) from error
+    if stat.S_ISDIR(mode):
+        if not (path / MANIFEST).is_file():
+            raise FormatError(
+                f"the directory has no {MANIFEST}",
+                code="bundle.manifest",
+                path=str(path),
+                requirement="ST-BND-001",
+                hint="a bundle is what `semtrace import` writes; to make one of logs: semtrace import PATH -o OUT.semtrace",
+            )
+        return DirectoryContainer(path)
+    if not stat.S_ISREG(mode):
+        raise FormatError("neither a directory nor a file", code="bundle.zip", path=str(path))
+    if path.stat().st_size == 0:
+        raise FormatError("the file is empty", code="bundle.zip", path=str(path), requirement="ST-BND-002")
+    return ZipContainer(path)
+
+
+@contextmanager
+def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not.
+
+    Raises:
+        UsageError: `path` exists and may not be overwritten, or its folder is missing or not writable.
+    """
+    if path.exists() and not overwrite:
+        raise UsageError(
+            "exists already", code="file.exists", path=str(path), hint="name another, or use --force"
+        )
+    if not path.parent.is_dir():
+        raise UsageError("the folder is missing", code="file.folder", path=str(path.parent))
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        yield temporary
+        if path.is_dir() and not path.is_symlink():
+            aside = path.with_name(f".{path.name}.{secrets.token_hex(6)}.old")
+            path.replace(aside)
+            temporary.replace(path)
+            shutil.rmtree(aside)
+        elif temporary.is_dir() and path.exists():
+            path.unlink()
+            temporary.replace(path)
+        else:
+            temporary.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot be written: {error.strerror}", code="file.unwritable", path=str(path)
+        ) from error
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def write_container(
+    path: Path, members: Sequence[tuple[str, bytes | memoryview]], *, directory: bool, overwrite: bool
+) -> None:
+    """Write the members, in this order, as a directory or as one ZIP file; all of it or nothing.
+
+    Raises:
+        UsageError: the path exists and may not be overwritten, or cannot be written.
+    """
+    with replacing(path, overwrite=overwrite) as temporary:
+        if directory:
+            for name, content in members:
+                target = temporary / check_name(name, str(path))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+            return
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+            for name, content in members:
+                info = zipfile.ZipInfo(check_name(name, str(path)), _EPOCH)
+                info.external_attr = (stat.S_IFREG | 0o644) << 16
+                info.create_system = 3
+                archive.writestr(info, bytes(content))

@@ -1,0 +1,157 @@
+"""Logical digests: of columns, tables, traces and executions, whatever the encoding they are stored in.
+
+The canonical bytes are defined in the spec, identity.md (ST-DIG-001 …):
+
+    column := number:u8  type:u8  rows:u64  has_nulls:u8  [validity bits, least significant first]  values
+    values := fixed-width little-endian, null slots zero | string lengths as u32, then all bytes
+    table  := number:u8  rows:u64  (number:u8 column_digest)*        columns in order of number
+    root   := (number:u8 table_digest)*                              tables in order of number
+
+All integers are little-endian. A column that is all null is left out, as is a table without rows. Each level
+is hashed with BLAKE3 in its key-derivation mode, under a context string of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from blake3 import blake3
+
+from semtrace.records.execution_tables import EXECUTION_TABLE
+from semtrace.records.schema import Column, Level, Physical, Table
+from semtrace.records.trace_tables import TRACE_TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from semtrace.records.columns import Columns
+    from semtrace.records.execution import Execution
+    from semtrace.records.trace import Trace
+
+COLUMN_CONTEXT: Final = "semtrace v1 column"
+TABLE_CONTEXT: Final = "semtrace v1 table"
+WORK_CONTEXT: Final = "semtrace v1 work"
+TRACE_CONTEXT: Final = "semtrace v1 trace"
+EXECUTION_CONTEXT: Final = "semtrace v1 execution"
+
+_PREFIX: Final = "blake3:"
+
+
+def show(digest: bytes) -> str:
+    """A digest as people and documents write it: `blake3:` and 64 hexadecimal digits."""
+    return _PREFIX + digest.hex()
+
+
+def artifact_digest(content: bytes) -> bytes:
+    """BLAKE3-256 of raw content, 32 bytes."""
+    return blake3(content).digest()
+
+
+def column_bytes(column: Column, array: pa.Array) -> list[bytes | memoryview]:
+    """The canonical bytes of a column, as parts to be hashed one after the other."""
+    rows = len(array)
+    has_nulls = array.null_count > 0
+    parts: list[bytes | memoryview] = [struct.pack("<BBQB", column.number, int(column.type), rows, has_nulls)]
+    if has_nulls:
+        valid = array.is_valid()
+        parts.append(np.packbits(valid.to_numpy(zero_copy_only=False), bitorder="little").tobytes())
+    if column.type is Physical.STRING:
+        filled = pc.fill_null(array, "") if has_nulls else array
+        filled = pa.concat_arrays([filled])  # offsets of a slice begin at its parent's
+        lengths = pc.binary_length(filled)
+        parts.append(_fixed(lengths.cast(pa.uint32())))
+        buffer = filled.buffers()[2]
+        if buffer is not None:
+            start, end = filled.offset, filled.offset + len(filled)
+            offsets = np.frombuffer(filled.buffers()[1], dtype=np.int32)
+            parts.append(memoryview(buffer)[int(offsets[start]) : int(offsets[end])])
+        return parts
+    if has_nulls:
+        array = pc.fill_null(
+            array, pa.scalar(b"\0" * 32 if column.type is Physical.BYTES32 else 0, array.type)
+        )
+    parts.append(_fixed(array))
+    return parts
+
+
+def _fixed(array: pa.Array) -> memoryview | bytes:
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return b""
+    width = array.type.bit_width // 8
+    return memoryview(buffer)[array.offset * width : (array.offset + len(array)) * width]
+
+
+def column_digest(column: Column, array: pa.Array) -> bytes:
+    """Digest of one column."""
+    hasher = blake3(derive_key_context=COLUMN_CONTEXT)
+    for part in column_bytes(column, array):
+        hasher.update(part)
+    return hasher.digest()
+
+
+def table_bytes(columns: Columns, levels: frozenset[Level]) -> bytes | None:
+    """The canonical bytes of a table's columns of these levels; None if the table has no rows."""
+    spec: Table = columns.spec
+    if columns.rows == 0:
+        return None
+    parts = [struct.pack("<BQ", spec.number, columns.rows)]
+    for column in sorted(spec.columns, key=lambda each: each.number):
+        if column.level not in levels:
+            continue
+        array = columns.array(column.name)
+        if array.null_count == len(array):
+            continue
+        parts.append(bytes([column.number]) + column_digest(column, array))
+    return b"".join(parts)
+
+
+def root_bytes(tables: Iterable[Columns], levels: frozenset[Level]) -> bytes:
+    """The canonical bytes of several tables, in order of number; tables without rows are left out."""
+    parts = []
+    for columns in sorted(tables, key=lambda each: each.spec.number):
+        content = table_bytes(columns, levels)
+        if content is not None:
+            digest = blake3(content, derive_key_context=TABLE_CONTEXT).digest()
+            parts.append(bytes([columns.spec.number]) + digest)
+    return b"".join(parts)
+
+
+_WORK_LEVELS: Final = frozenset({Level.WORK})
+_TRACE_LEVELS: Final = frozenset({Level.WORK, Level.TRACE})
+_RUN_LEVELS: Final = frozenset({Level.RUN})
+
+
+def _trace_tables(trace: Trace) -> list[Columns]:
+    return [
+        trace[spec.name]
+        for spec in TRACE_TABLES
+        if any(column.level in _TRACE_LEVELS for column in spec.columns)
+    ]
+
+
+def work_digest(trace: Trace) -> bytes:
+    """Digest of what a replay must not change: operations, inputs, counts, durations, edges, state (ST-DIG-010)."""
+    return blake3(root_bytes(_trace_tables(trace), _WORK_LEVELS), derive_key_context=WORK_CONTEXT).digest()
+
+
+def trace_digest(trace: Trace) -> bytes:
+    """Digest of all that a trace states, annotations and availability left out (ST-DIG-011)."""
+    return blake3(root_bytes(_trace_tables(trace), _TRACE_LEVELS), derive_key_context=TRACE_CONTEXT).digest()
+
+
+def execution_digest(execution: Execution) -> bytes:
+    """Digest of an execution's instances and events (ST-DIG-012)."""
+    tables = [execution.instances, execution.events]
+    return blake3(root_bytes(tables, _RUN_LEVELS), derive_key_context=EXECUTION_CONTEXT).digest()
+
+
+def detail_digest(execution: Execution, table: str) -> bytes:
+    """Digest of one detail table of an execution (ST-DIG-013)."""
+    if table not in EXECUTION_TABLE:
+        raise KeyError(table)
+    return blake3(root_bytes([execution[table]], _RUN_LEVELS), derive_key_context=EXECUTION_CONTEXT).digest()

@@ -1,0 +1,166 @@
+"""The manifest of a bundle: what is in it, from where, with which digests (ST-BND-010 …)."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from blake3 import blake3
+from pydantic import Field
+
+from semtrace.errors import IntegrityError, UnsupportedError
+from semtrace.records.document import Document, canonical_json
+from semtrace.records.execution import ExecutionHeader
+from semtrace.store.digests import show
+
+SPEC_VERSION: Final = "1.0-draft"
+FEATURES: Final[frozenset[str]] = frozenset()
+"""Features beyond the core of the standard that this implementation reads."""
+
+
+class StoredFile(Document):
+    """A member of the bundle: path, size in bytes and digest of the stored bytes."""
+
+    path: str
+    bytes: int = Field(ge=0)
+    digest: str
+
+
+class StoredTable(StoredFile):
+    """A member that holds a table, with its number of rows."""
+
+    rows: int = Field(ge=0)
+
+
+class StoredPack(StoredFile):
+    """A member that holds artifacts, with their number."""
+
+    artifacts: int = Field(ge=0)
+
+
+class StoredTrace(Document):
+    """The trace in a bundle."""
+
+    work_digest: str
+    trace_digest: str
+    content_level: Literal["text", "token_ids", "block_hashes", "shape"]
+    tables: dict[str, StoredTable]
+    packs: list[StoredPack] = Field(default_factory=list)
+
+
+class StoredExecution(Document):
+    """An execution in a bundle, with the digest of its events and of each detail table recorded."""
+
+    header: ExecutionHeader
+    execution_digest: str
+    detail_digests: dict[str, str] = Field(default_factory=dict)
+    tables: dict[str, StoredTable]
+    packs: list[StoredPack] = Field(default_factory=list)
+
+
+class Producer(Document):
+    """The program that made the bundle."""
+
+    name: str
+    version: str
+
+
+class SourceFile(Document):
+    """A file that the trace was made of; its name without the folders it lay in."""
+
+    name: str
+    bytes: int
+    digest: str
+    adapter: str
+    adapter_version: str
+
+
+class Loss(Document):
+    """Something that a conversion could not carry over, or had to assume.
+
+    Attributes:
+        code: a stable name of the kind of loss (`tokens.unknown`).
+        effect: `lost` (in the source, not in the trace), `unknown` (not in the source), `estimated`, `inferred`,
+            `ignored` (left out on purpose) or `repaired`.
+        message: what happened, for people.
+        count: how often.
+        where: places in the sources, at most ten (`events.jsonl:17`).
+    """
+
+    code: str
+    effect: Literal["lost", "unknown", "estimated", "inferred", "ignored", "repaired"]
+    message: str
+    count: int = Field(default=1, ge=1)
+    where: list[str] = Field(default_factory=list)
+
+
+class Manifest(Document):
+    """The manifest; its own digest protects every byte that the digests in it do not."""
+
+    format: Literal["semtrace"] = "semtrace"
+    spec_version: str = SPEC_VERSION
+    producer: Producer
+    required_features: list[str] = Field(default_factory=list)
+    optional_features: list[str] = Field(default_factory=list)
+    trace: StoredTrace | None = None
+    executions: dict[str, StoredExecution] = Field(default_factory=dict)
+    tokenizers: dict[str, str] = Field(default_factory=dict)
+    sources: list[SourceFile] = Field(default_factory=list)
+    loss: list[Loss] = Field(default_factory=list)
+    lineage: list[dict[str, Any]] = Field(default_factory=list)
+    licence: str | None = None
+    notes: str | None = None
+    digest: str | None = None
+
+    def sealed(self) -> bytes:
+        """The stored bytes: canonical JSON, with the digest of all the rest in it."""
+        values = self.as_json()
+        values.pop("digest", None)
+        values["digest"] = show(blake3(canonical_json(values)).digest())
+        return canonical_json(values)
+
+    @classmethod
+    def unseal(cls, raw: bytes, values: dict[str, Any], *, path: str) -> Manifest:
+        """Check and read stored bytes.
+
+        Args:
+            raw: the stored bytes.
+            values: the JSON values that they spell.
+            path: where they are, for messages.
+
+        Raises:
+            IntegrityError: the bytes are not canonical, or their digest is wrong.
+            UnsupportedError: another major version, or a required feature that is not known here.
+            FormatError: the values are not a manifest.
+        """
+        if values.get("format") == "semtrace" and not str(values.get("spec_version", "")).startswith("1."):
+            raise UnsupportedError(
+                f"written for version {values.get('spec_version')} of the standard, this reads {SPEC_VERSION}",
+                code="bundle.version",
+                path=path,
+                requirement="ST-EVO-001",
+            )
+        unknown = sorted(set(map(str, values.get("required_features") or ())) - FEATURES)
+        if unknown:
+            raise UnsupportedError(
+                f"needs features that this reader does not have: {', '.join(unknown)}",
+                code="bundle.feature",
+                path=path,
+                requirement="ST-EVO-002",
+            )
+        manifest = cls.parse(values, path=path)
+        rest = {key: value for key, value in values.items() if key != "digest"}
+        if values.get("digest") != show(blake3(canonical_json(rest)).digest()):
+            raise IntegrityError(
+                "the manifest is not the one that was written: its digest is wrong",
+                code="bundle.manifest",
+                path=path,
+                requirement="ST-BND-011",
+            )
+        if canonical_json(values) != raw:
+            raise IntegrityError(
+                "the manifest is not in canonical JSON form",
+                code="bundle.manifest",
+                path=path,
+                requirement="ST-BND-010",
+            )
+        return manifest
