@@ -31,8 +31,8 @@ class LossReport:
     """Collects what a conversion could not carry over, or had to assume; equal kinds are counted together."""
 
     def __init__(self) -> None:
-        self._count: Counter[tuple[str, str, str]] = Counter()
-        self._where: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        self._count: Counter[tuple[str, Effect, str]] = Counter()
+        self._where: dict[tuple[str, Effect, str], list[str]] = defaultdict(list)
 
     def add(
         self, code: str, effect: Effect, message: str, *, where: str | None = None, count: int = 1
@@ -46,7 +46,7 @@ class LossReport:
             where: the place in the sources (`events.jsonl:17`).
             count: how many at once.
         """
-        key = (code, effect, message)
+        key: tuple[str, Effect, str] = (code, effect, message)
         self._count[key] += count
         if where is not None and len(self._where[key]) < _PLACES:
             self._where[key].append(where)
