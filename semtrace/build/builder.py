@@ -1,0 +1,661 @@
+"""Making a trace: what producers (adapters, generators, recorders) call, in any order.
+
+A `TraceBuilder` hands out provisional ids. `build` gives the rows their canonical order, adds the edges that
+segments, inherited context and state accesses imply, and returns the trace with its native execution.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from blake3 import blake3
+
+from semtrace.build.assemble import assemble
+from semtrace.errors import FormatError
+from semtrace.records import chat
+from semtrace.records.document import canonical_json
+from semtrace.records.enums import (
+    AccessMode,
+    ContentLevel,
+    EdgeKind,
+    EntityKind,
+    EventOutcome,
+    Evidence,
+    FinishReason,
+    OperationKind,
+    OperationStatus,
+    Outcome,
+    Role,
+    SegmentScope,
+    StageTemplate,
+    StateLifetime,
+    StateScope,
+    Trigger,
+    VersionMode,
+)
+from semtrace.records.trace import MemoryContent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from semtrace.build.assemble import BuiltTrace
+
+TIMES = ("ready", "released", "submitted", "scheduled", "first_token", "finished")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a message's text that repeats an earlier operation's output.
+
+    Attributes:
+        start: first character of the part.
+        end: character after its last one.
+        source: the operation whose output it repeats.
+        source_start: first byte of it in the source's output artifact, None if unknown.
+    """
+
+    start: int
+    end: int
+    source: int
+    source_start: int | None = None
+
+
+@dataclass
+class Observed:
+    """What was observed of one operation in the native run; times in ns from the trace's origin."""
+
+    times: dict[str, tuple[int, Evidence]] = field(default_factory=dict)
+    outcome: EventOutcome | None = None
+    cached_tokens: int | None = None
+    attempts: int | None = None
+    request_id: str | None = None
+
+
+Row = dict[str, Any]
+
+
+class TraceBuilder:
+    """Collects the rows of a trace; ids that it hands out are provisional until `build`."""
+
+    def __init__(
+        self,
+        *,
+        origin_unix_ns: int | None = None,
+        content_level: ContentLevel = ContentLevel.TEXT,
+        block_size: int | None = None,
+        hash_scope: str | None = None,
+    ) -> None:
+        self.header: Row = {
+            "origin_unix_ns": origin_unix_ns,
+            "content_level": content_level,
+            "block_size": block_size,
+            "hash_scope": hash_scope,
+        }
+        self.content = MemoryContent()
+        self.rows: dict[str, list[Row]] = defaultdict(list)
+        self.started_ns: list[int | None] = []
+        self.observed: dict[int, Observed] = {}
+        self._artifacts: dict[tuple[bytes, str], int] = {}
+        self._models: dict[str, int] = {}
+        self._states: dict[tuple[str, str, int | None], int] = {}
+        self._own: dict[int, list[int]] = defaultdict(list)
+        self._edges: dict[tuple[int, int, int, int], Row] = {}
+        self._versions: dict[int, int] = defaultdict(int)
+        self._sent: set[int] = set()
+
+    def _add(self, table: str, row: Row) -> int:
+        rows = self.rows[table]
+        rows.append(row)
+        return len(rows) - 1
+
+    # -- artifacts, models, tasks, stages, sessions ---------------------------------------------------------
+
+    def artifact(self, content: bytes | str, media_type: str | None = None) -> int:
+        """Keep a piece of content; equal content of one media type is kept once."""
+        try:
+            raw = content.encode() if isinstance(content, str) else content
+        except UnicodeEncodeError as error:
+            raise FormatError(
+                f"text that has no UTF-8 form: {error}",
+                code="text.surrogate",
+                hint="replace lone surrogates before, and say so in the loss report",
+            ) from error
+        media_type = media_type or chat.TEXT_TYPE
+        digest = blake3(raw).digest()
+        found = self._artifacts.get((digest, media_type))
+        if found is None:
+            found = self._add("artifacts", {"digest": digest, "size": len(raw), "media_type": media_type})
+            self._artifacts[digest, media_type] = found
+            self.content[digest] = raw
+        return found
+
+    def json_artifact(self, value: object) -> int:
+        """Keep a JSON value in its canonical form."""
+        return self.artifact(canonical_json(value), chat.JSON_TYPE)
+
+    def model(self, name: str, **shape: object) -> int:
+        """The model of this name; made at first call, with what is known of its shape (columns of `models`)."""
+        found = self._models.get(name)
+        if found is None:
+            found = self._models[name] = self._add("models", {"name": name, **shape})
+        return found
+
+    def task(
+        self,
+        name: str,
+        *,
+        arrival_ns: int | None = None,
+        deadline_ns: int | None = None,
+        input: str | None = None,  # noqa: A002  # the column's name
+        output: str | None = None,
+        outcome: Outcome = Outcome.UNKNOWN,
+        **columns: object,
+    ) -> int:
+        """Add a task; further columns of `tasks` by name."""
+        row: Row = {
+            "name": name,
+            "arrival_ns": arrival_ns,
+            "deadline_ns": deadline_ns,
+            "outcome": outcome,
+            **columns,
+        }
+        row["input"] = None if input is None else self.artifact(input)
+        row["output"] = None if output is None else self.artifact(output)
+        return self._add("tasks", row)
+
+    def update_task(self, task: int, *, output: str | None = None, **columns: object) -> None:
+        """Set columns of a task that became known later."""
+        self.rows["tasks"][task].update(columns)
+        if output is not None:
+            self.rows["tasks"][task]["output"] = self.artifact(output)
+
+    def stage(
+        self,
+        task: int,
+        name: str,
+        *,
+        template: StageTemplate = StageTemplate.UNKNOWN,
+        template_extension: str | None = None,
+        parent: int | None = None,
+        iteration: int = 0,
+    ) -> int:
+        """Add a stage, nested in `parent` if given."""
+        return self._add(
+            "stages",
+            {
+                "task": task,
+                "parent": parent,
+                "template": template,
+                "template_extension": template_extension,
+                "name": name,
+                "iteration": iteration,
+            },
+        )
+
+    def session(
+        self,
+        task: int,
+        *,
+        agent: str | None = None,
+        model: int | None = None,
+        parent_operation: int | None = None,
+        name: str | None = None,
+    ) -> int:
+        """Add a session."""
+        return self._add(
+            "sessions",
+            {
+                "task": task,
+                "agent": agent,
+                "model": model,
+                "parent_operation": parent_operation,
+                "name": name,
+            },
+        )
+
+    def update_session(self, session: int, **columns: object) -> None:
+        """Set columns of a session that became known later."""
+        self.rows["sessions"][session].update(columns)
+
+    # -- operations -----------------------------------------------------------------------------------------
+
+    def operation(
+        self,
+        task: int,
+        kind: OperationKind,
+        name: str,
+        *,
+        stage: int | None = None,
+        session: int | None = None,
+        model: int | None = None,
+        status: OperationStatus = OperationStatus.OK,
+        started_ns: int | None = None,
+        external_delay_ns: int = 0,
+        duration_ns: int | None = None,
+        duration_evidence: Evidence | None = None,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        reasoning_tokens: int | None = None,
+        tokens_evidence: Evidence | None = None,
+        finish_reason: FinishReason | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> int:
+        """Add an operation.
+
+        Args:
+            task: its task.
+            kind: what it is.
+            name: the tool or the agent.
+            stage: its innermost stage.
+            session: its session.
+            model: the model called.
+            status: how it ended.
+            started_ns: observed start, in ns from the trace's origin; decides its place in the order.
+            external_delay_ns: delay between ready and release that no operation explains.
+            duration_ns: measured duration; of non-LLM and of failed LLM operations.
+            duration_evidence: how it is known; `observed` if left out and there is a duration.
+            prompt_tokens: tokens of the whole input.
+            output_tokens: tokens of the output.
+            reasoning_tokens: hidden tokens among them.
+            tokens_evidence: how the counts are known; `observed` if left out and there is one.
+            finish_reason: why the model stopped.
+            settings: generation settings.
+        """
+        known = prompt_tokens is not None or output_tokens is not None
+        tokens = tokens_evidence or (Evidence.OBSERVED if known else Evidence.MISSING)
+        duration = duration_evidence or (Evidence.MISSING if duration_ns is None else Evidence.OBSERVED)
+        self.started_ns.append(started_ns)
+        return self._add(
+            "operations",
+            {
+                "task": task,
+                "stage": stage,
+                "session": session,
+                "kind": kind,
+                "name": name,
+                "model": model,
+                "status": status,
+                "external_delay_ns": external_delay_ns,
+                "duration_ns": duration_ns,
+                "context_base": None,
+                "context_segments": 0,
+                "prompt_tokens": prompt_tokens,
+                "output_tokens": output_tokens,
+                "reasoning_tokens": reasoning_tokens,
+                "finish_reason": finish_reason,
+                "settings": None if settings is None else self.json_artifact(settings),
+                "output": None,
+                "output_envelope": None,
+                "output_token_ids": None,
+                "tokens_evidence": tokens,
+                "duration_evidence": duration,
+            },
+        )
+
+    def update_operation(self, operation: int, *, started_ns: int | None = None, **columns: object) -> None:
+        """Set columns of an operation that became known later."""
+        self.rows["operations"][operation].update(columns)
+        if started_ns is not None:
+            self.started_ns[operation] = started_ns
+
+    def output(
+        self, operation: int, message: Mapping[str, Any] | str | bytes, media_type: str | None = None
+    ) -> None:
+        """Record what an operation returned: an assistant message of a model, or the text of a tool's result."""
+        if isinstance(message, (str, bytes)):
+            row = self.artifact(message, media_type)
+        else:
+            row = self.artifact(*chat.split_output(message))
+        self.rows["operations"][operation]["output"] = row
+
+    def segment(
+        self,
+        operation: int,
+        role: Role,
+        text: str | None = None,
+        *,
+        message: int | None = None,
+        envelope: bytes | None = None,
+        source: int | None = None,
+        source_start: int | None = None,
+        source_length: int | None = None,
+        tokens: int | None = None,
+        scope: SegmentScope = SegmentScope.SHARED,
+        **columns: object,
+    ) -> int:
+        """Append a segment to an operation's own input; a message of its own unless `message` says otherwise."""
+        own = self._own[operation]
+        if message is None:
+            message = self.rows["segments"][own[-1]]["message"] + 1 if own else 0
+        row = {
+            "operation": operation,
+            "role": role,
+            "message": message,
+            "envelope": None if envelope is None else self.artifact(envelope, chat.JSON_TYPE),
+            "artifact": None if text is None else self.artifact(text),
+            "tokens": tokens,
+            "source_operation": source,
+            "source_start": source_start,
+            "source_length": source_length,
+            "scope": scope,
+            **columns,
+        }
+        own.append(self._add("segments", row))
+        return own[-1]
+
+    def inherit(self, operation: int, base: int, segments: int) -> None:
+        """Let an operation's input begin with the first segments of another's context (its input, then its output)."""
+        self.rows["operations"][operation].update(context_base=base, context_segments=segments)
+        if segments > len(self.context(base)):
+            self._sent.add(base)  # its envelope is settled: others inherit what was sent
+
+    def context(self, operation: int) -> list[int | tuple[int]]:
+        """The whole input of an operation: segments by provisional id, and inherited outputs as `(operation,)`."""
+        chain = [operation]
+        operations = self.rows["operations"]
+        while operations[chain[-1]]["context_base"] is not None:
+            chain.append(operations[chain[-1]]["context_base"])
+        pieces: list[int | tuple[int]] = []
+        for position, at in enumerate(reversed(chain)):
+            if position:
+                del pieces[operations[at]["context_segments"] :]
+            pieces.extend(self._own[at])
+            if at != operation:
+                pieces.append((at,))
+        return pieces
+
+    def request(
+        self,
+        operation: int,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[object] | None = None,
+        *,
+        base: int | None = None,
+        sources: Mapping[int, int | Sequence[Span]] | None = None,
+    ) -> None:
+        """Record the chat request that an operation sent.
+
+        Args:
+            operation: the operation.
+            messages: the messages, as on the wire.
+            tools: the definitions of the tools on offer, None if the request had no such member.
+            base: an earlier operation of the same conversation; as much of its context as the request repeats is
+                inherited and not stored again. It becomes a data dependency.
+            sources: by position of a message, the operation whose output the whole message repeats, or the spans of
+                its first text that repeat outputs. Not used for messages that are inherited.
+
+        Raises:
+            FormatError: a message has no role that a wire format has.
+        """
+        skip = 0
+        tools_row = None if tools is None else self.json_artifact(list(tools))
+        if base is not None:
+            count, skip, same_tools = self._common(base, messages, tools_row)
+            if count:
+                self.inherit(operation, base, count)
+            if same_tools:
+                tools_row = None
+        if tools_row is not None:
+            self.segment(operation, Role.TOOLS, artifact=tools_row)
+        for index in range(skip, len(messages)):
+            self._message(operation, messages[index], (sources or {}).get(index, ()))
+
+    def _message(self, operation: int, message: Mapping[str, Any], sources: int | Sequence[Span]) -> None:
+        split = chat.split_message(message)
+        cut: list[list[tuple[str, Span | None]]] = [[(piece.text, None)] for piece in split.pieces]
+        if isinstance(sources, int):
+            cut = [[(piece.text, Span(0, len(piece.text), sources))] for piece in split.pieces]
+        elif sources:
+            cut[0] = list(_cut(split.pieces[0].text, sources))
+        counts = tuple(len(parts) for parts in cut)
+        envelope = split.envelope(counts)
+        if envelope is not None and split.envelope() is None and len(split.pieces) == 1:
+            envelope = None  # the default envelope takes every segment
+        number: int | None = None
+        for parts in cut:
+            for text, span in parts:
+                row = self.segment(
+                    operation,
+                    split.role,
+                    text,
+                    message=number,
+                    envelope=envelope,
+                    source=span.source if span else None,
+                    source_start=span.source_start if span else None,
+                    source_length=len(text.encode()) if span and span.source_start is not None else None,
+                )
+                number, envelope = self.rows["segments"][row]["message"], None
+
+    def _common(
+        self, base: int, messages: Sequence[Mapping[str, Any]], tools_row: int | None
+    ) -> tuple[int, int, bool]:
+        """How much of a base's context a request repeats: its segments, the messages they make, whether with tools."""
+        pieces: list[int | tuple[int]] = [*self.context(base), (base,)]
+        segments, operations, artifacts = (
+            self.rows["segments"],
+            self.rows["operations"],
+            self.rows["artifacts"],
+        )
+        at = taken = 0
+        same_tools = False
+        base_tools = [row for row in pieces if isinstance(row, int) and segments[row]["role"] == Role.TOOLS]
+        if base_tools or tools_row is not None:
+            if (
+                len(base_tools) != 1
+                or base_tools[0] != pieces[0]
+                or segments[base_tools[0]]["artifact"] != tools_row
+            ):
+                return 0, 0, False
+            at, same_tools = 1, True
+        while at < len(pieces) and taken < len(messages):
+            piece = pieces[at]
+            message = messages[taken]
+            if isinstance(piece, tuple):
+                output = operations[piece[0]]["output"]
+                if output is None:
+                    break
+                stored = artifacts[output]
+                envelope = chat.output_envelope(message, self.content[stored["digest"]], stored["media_type"])
+                if envelope is False:
+                    break
+                row = None if envelope is None else self.artifact(bytes(envelope), chat.JSON_TYPE)
+                current = operations[piece[0]].get("output_envelope")
+                if piece[0] == base and current is None and base not in self._sent:
+                    operations[base]["output_envelope"] = current = row
+                if current != row:
+                    break
+                at, taken = at + 1, taken + 1
+                continue
+            length = 1
+            first = segments[piece]
+            while (
+                at + length < len(pieces)
+                and isinstance(following := pieces[at + length], int)
+                and segments[following]["operation"] == first["operation"]
+                and segments[following]["message"] == first["message"]
+            ):
+                length += 1
+            if not self._equal(pieces[at : at + length], message):
+                break
+            at, taken = at + length, taken + 1
+        if taken == 0:
+            return 0, 0, False
+        return at, taken, same_tools
+
+    def _equal(self, rows: Iterable[int | tuple[int]], message: Mapping[str, Any]) -> bool:
+        segments, artifacts = self.rows["segments"], self.rows["artifacts"]
+        texts: list[str] = []
+        first: Row | None = None
+        for row in rows:
+            segment = segments[row]  # type: ignore[index]  # only segments are passed
+            first = first or segment
+            if segment["artifact"] is None:
+                return False
+            texts.append(self.content[artifacts[segment["artifact"]]["digest"]].decode())
+        if first is None:
+            return False
+        envelope = first["envelope"]
+        raw = None if envelope is None else self.content[artifacts[envelope]["digest"]]
+        return canonical_json(chat.join_message(first["role"], raw, texts)) == canonical_json(dict(message))
+
+    # -- edges, state, annotations, observations --------------------------------------------------------------
+
+    def edge(
+        self,
+        target: int,
+        source: int,
+        *,
+        kind: EdgeKind = EdgeKind.CONTROL,
+        trigger: Trigger = Trigger.FINISH,
+        lag_ns: int = 0,
+        evidence: Evidence = Evidence.OBSERVED,
+        confidence: int | None = None,
+    ) -> None:
+        """Add a dependency; of two with the same ends, kind and trigger the better known one is kept.
+
+        Data and state edges are not added by hand: segments, inherited context and accesses imply them.
+        """
+        if kind in {EdgeKind.DATA, EdgeKind.STATE}:
+            raise ValueError("data and state edges follow from segments, inherited context and accesses")
+        if target == source:
+            raise FormatError(
+                "an operation cannot depend on itself", code="edge.self", requirement="ST-EDGE-002"
+            )
+        key = (target, source, int(kind), int(trigger))
+        row = {
+            "target": target,
+            "source": source,
+            "kind": kind,
+            "trigger": trigger,
+            "lag_ns": lag_ns,
+            "evidence": evidence,
+            "confidence": confidence,
+        }
+        known = self._edges.get(key)
+        if known is None or known["evidence"] > evidence:
+            self._edges[key] = row
+
+    def has_edge(self, target: int, source: int) -> bool:
+        """Whether an edge with trigger finish was added by hand between the two."""
+        return any((target, source, int(kind), int(Trigger.FINISH)) in self._edges for kind in EdgeKind)
+
+    def state(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        scope: StateScope = StateScope.SHARED,
+        lifetime: StateLifetime = StateLifetime.TASK,
+        task: int | None = None,
+    ) -> int:
+        """The state of this name (in this task, if one is given); made at first call."""
+        key = (namespace, name, task)
+        found = self._states.get(key)
+        if found is None:
+            row = {"namespace": namespace, "name": name, "scope": scope, "lifetime": lifetime}
+            found = self._states[key] = self._add("states", row)
+        return found
+
+    def version(
+        self,
+        state: int,
+        content: str | bytes | None = None,
+        *,
+        base: int | None = None,
+        mode: VersionMode = VersionMode.REPLACE,
+        writer: int | None = None,
+        media_type: str | None = None,
+    ) -> int:
+        """Add the next version of a state; one with a writer is a write access of the writer too."""
+        number = self._versions[state]
+        self._versions[state] += 1
+        version = self._add(
+            "state_versions",
+            {
+                "state": state,
+                "version": number,
+                "base": base,
+                "mode": mode,
+                "artifact": None if content is None else self.artifact(content, media_type),
+                "writer": writer,
+            },
+        )
+        if writer is not None:
+            self._add(
+                "state_accesses", {"operation": writer, "state_version": version, "mode": AccessMode.WRITE}
+            )
+        return version
+
+    def read(self, operation: int, version: int) -> None:
+        """Record that an operation read a version of a state; its writer becomes a state dependency."""
+        self._add(
+            "state_accesses", {"operation": operation, "state_version": version, "mode": AccessMode.READ}
+        )
+
+    def annotate(self, kind: EntityKind, entity: int, key: str, value: str) -> None:
+        """Add a remark under a namespaced key (`adapter/key`)."""
+        if "/" not in key:
+            raise ValueError(f"annotation key {key!r} has no namespace")
+        self._add("annotations", {"entity_kind": kind, "entity": entity, "key": key, "value": value})
+
+    def observe(
+        self,
+        operation: int,
+        *,
+        evidence: Evidence = Evidence.OBSERVED,
+        outcome: EventOutcome | None = None,
+        cached_tokens: int | None = None,
+        attempts: int | None = None,
+        request_id: str | None = None,
+        **times_ns: int | None,
+    ) -> None:
+        """Record what was seen of an operation in the native run.
+
+        Args:
+            operation: the operation.
+            evidence: how the times of this call are known.
+            outcome: its terminal state; follows from its status if left out.
+            cached_tokens: prompt tokens found in a cache.
+            attempts: how often it was submitted.
+            request_id: its id in the server's log.
+            times_ns: any of `ready_ns`, `released_ns`, `submitted_ns`, `scheduled_ns`, `first_token_ns`, `finished_ns`,
+                from the trace's origin.
+        """
+        seen = self.observed.setdefault(operation, Observed())
+        for column, value in times_ns.items():
+            name = column.removesuffix("_ns")
+            if name not in TIMES or name == column:
+                raise ValueError(f"no such time: {column}")
+            if value is not None:
+                seen.times[name] = (value, evidence)
+        seen.outcome = outcome if outcome is not None else seen.outcome
+        seen.cached_tokens = cached_tokens if cached_tokens is not None else seen.cached_tokens
+        seen.attempts = attempts if attempts is not None else seen.attempts
+        seen.request_id = request_id if request_id is not None else seen.request_id
+
+    def edges(self) -> list[Row]:
+        """The edges added by hand so far."""
+        return list(self._edges.values())
+
+    def build(self) -> BuiltTrace:
+        """Order the rows canonically, add implied edges, and make the trace and its native execution.
+
+        Raises:
+            FormatError: references form a cycle or leave their task.
+        """
+        return assemble(self)
+
+
+def _cut(text: str, spans: Sequence[Span]) -> Iterable[tuple[str, Span | None]]:
+    at = 0
+    for span in sorted(spans, key=lambda each: each.start):
+        if span.start < at or span.end > len(text) or span.end <= span.start:
+            continue  # overlaps an earlier span
+        if span.start > at:
+            yield text[at : span.start], None
+        yield text[span.start : span.end], span
+        at = span.end
+    if at < len(text):
+        yield text[at:], None
