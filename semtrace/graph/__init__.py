@@ -1,0 +1,1 @@
+"""The dependency graph: release plans, their legality, ready times and critical paths."""

@@ -1,0 +1,222 @@
+"""Barrier plans: groups that serialise what the work leaves independent (spec, plans.md).
+
+A *branch* of a stage is a nested stage, with all that is nested in it, or, where it has no nested stage, a
+session. Branches that depend on each other are put on levels, and only branches of one level, which are
+pairwise independent, are serialised: so the groups are legal by construction, which `judge` proves again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from semtrace.errors import UsageError
+from semtrace.graph.plan import Group, Plan, dag
+from semtrace.graph.reach import reach
+from semtrace.graph.resolve import resolve
+from semtrace.records.columns import NULL
+from semtrace.records.enums import Trigger
+from semtrace.store.digests import show, work_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from semtrace.graph.resolve import Constraints
+    from semtrace.records.trace import Trace
+
+Rule = Literal["chain", "level", "width", "stages"]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A part of a stage that runs beside others: its name and its operations, ascending."""
+
+    name: str
+    operations: tuple[int, ...]
+
+
+def barrier(trace: Trace, rule: Rule, *, width: int = 1, stages: Sequence[int] | None = None) -> Plan:
+    """A barrier plan.
+
+    Args:
+        trace: the trace.
+        rule: `chain`: branches one after the other, lowest first; `width`: branch i waits for branch i - width;
+            `level`: operations wait for all of the stage's operations that are one hop nearer to its beginning;
+            `stages`: the chosen stages of a task one after another.
+        width: how many branches may run side by side, for rule `width`.
+        stages: the stages to serialise; every stage of the trace if left out (for `stages`: the outermost ones). A
+            task without stages is taken as one stage.
+
+    Raises:
+        UsageError: a stage is not there, or the width is not positive.
+    """
+    if width < 1:
+        raise UsageError("the width must be at least 1", code="plan.width")
+    known = trace["stages"].rows
+    for stage in stages or ():
+        if not 0 <= stage < known:
+            raise UsageError(f"stage {stage} is not in the trace, which has {known}", code="plan.stage")
+    constraints = resolve(trace, dag(show(work_digest(trace))))
+    tree = _Tree(trace)
+    groups: list[Group] = []
+    for task in range(trace.tasks.rows):
+        rows = trace.task_rows("operations", task)
+        if rule == "stages":
+            groups.extend(_chain(constraints, rows, tree.stage_branches(task, stages), 1, "stages", "task"))
+            continue
+        for label, branches, members in tree.parts(task, stages):
+            if rule == "level":
+                groups.extend(_levels(constraints, rows, members, label))
+            else:
+                groups.extend(
+                    _chain(constraints, rows, branches, width if rule == "width" else 1, rule, label)
+                )
+    options: dict[str, object] = {"rule": rule}
+    if rule == "width":
+        options["width"] = width
+    if stages is not None:
+        options["stages"] = sorted(set(stages))
+    return Plan(work_digest=show(work_digest(trace)), name="barrier", options=options, groups=groups)
+
+
+class _Tree:
+    """The stages of a trace with the operations in them."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._parent = trace["stages"].ints("parent").tolist()
+        self._names = trace["stages"].strings("name")
+        self._children: dict[int, list[int]] = defaultdict(list)
+        for stage, parent in enumerate(self._parent):
+            self._children[parent].append(stage)
+        self._direct: dict[int, list[int]] = defaultdict(list)
+        for operation, stage in enumerate(trace.operations.ints("stage").tolist()):
+            self._direct[stage].append(operation)
+        self._session = trace.operations.ints("session").tolist()
+
+    def within(self, stage: int) -> list[int]:
+        """The operations of a stage and of all that is nested in it, ascending."""
+        found: list[int] = []
+        pending = [stage]
+        while pending:
+            at = pending.pop()
+            found.extend(self._direct[at])
+            pending.extend(self._children[at])
+        return sorted(found)
+
+    def _sessions(self, operations: Sequence[int]) -> list[Branch]:
+        by_session: dict[int, list[int]] = defaultdict(list)
+        for operation in operations:
+            if self._session[operation] != NULL:
+                by_session[self._session[operation]].append(operation)
+        return [Branch(f"session {session}", tuple(members)) for session, members in by_session.items()]
+
+    def branches(self, stage: int) -> list[Branch]:
+        """The branches of a stage."""
+        nested = [
+            Branch(f"stage {child} ({self._names[child]})", tuple(self.within(child)))
+            for child in self._children[stage]
+        ]
+        return [branch for branch in nested if branch.operations] or self._sessions(self._direct[stage])
+
+    def parts(self, task: int, chosen: Sequence[int] | None) -> Iterator[tuple[str, list[Branch], list[int]]]:
+        """What is serialised in a task: a label, the branches, and all operations."""
+        stages = self._trace.task_rows("stages", task)
+        if not stages and chosen is None:
+            members = list(self._trace.task_rows("operations", task))
+            yield f"task {task}", self._sessions(members), members
+        for stage in stages:
+            if chosen is None or stage in chosen:
+                yield f"stage {stage} ({self._names[stage]})", self.branches(stage), self.within(stage)
+
+    def stage_branches(self, task: int, chosen: Sequence[int] | None) -> list[Branch]:
+        """The chosen stages of a task, the outermost ones if none are chosen, as branches."""
+        stages = self._trace.task_rows("stages", task)
+        taken = [
+            stage
+            for stage in stages
+            if (stage in chosen if chosen is not None else self._parent[stage] == NULL)
+        ]
+        made = [Branch(f"stage {stage} ({self._names[stage]})", tuple(self.within(stage))) for stage in taken]
+        return [branch for branch in made if branch.operations]
+
+
+def _chain(
+    constraints: Constraints, rows: range, branches: Sequence[Branch], width: int, rule: str, label: str
+) -> Iterator[Group]:
+    for level in _independent(constraints, rows, branches):
+        for at in range(width, len(level)):
+            before, after = level[at - width], level[at]
+            yield Group(
+                rule=rule,
+                wait=list(before.operations),
+                hold=list(after.operations),
+                note=f"{label}: {after.name} after {before.name}",
+            )
+
+
+def _independent(constraints: Constraints, rows: range, branches: Sequence[Branch]) -> list[list[Branch]]:
+    """Branches by level; those of one level are pairwise independent.
+
+    Branches that share an operation or depend on each other both ways, and those behind them, are left out.
+    """
+    ordered = sorted(branches, key=lambda branch: branch.operations)
+    if len(ordered) < 2:
+        return [list(ordered)]
+    members = sorted({operation for branch in ordered for operation in branch.operations})
+    known = reach(constraints, rows, members)
+    own = [known.mask(branch.operations) for branch in ordered]
+    into = [0] * len(ordered)
+    for at, branch in enumerate(ordered):
+        for operation in branch.operations:
+            into[at] |= known.into(operation)
+    before = [
+        {
+            other
+            for other in range(len(ordered))
+            if other != at and (into[at] & own[other] or own[at] & own[other])
+        }
+        for at in range(len(ordered))
+    ]
+    levels: list[list[Branch]] = []
+    placed: set[int] = set()
+    while True:
+        free = [at for at in range(len(ordered)) if at not in placed and before[at] <= placed]
+        if not free:
+            return levels
+        levels.append([ordered[at] for at in free])
+        placed.update(free)
+
+
+def _levels(constraints: Constraints, rows: range, members: Sequence[int], label: str) -> Iterator[Group]:
+    """Groups between the hop depths of a stage.
+
+    The depth of an operation is the greatest number of finish edges out of the stage's operations on a path to it.
+    An operation that lets one of the next depth run beside it (start and first-token edges) is not waited for.
+    """
+    inside = set(members)
+    depth: dict[int, int] = {}
+    by_depth: dict[int, list[int]] = defaultdict(list)
+    for operation in rows:
+        edges = slice(int(constraints.offsets[operation]), int(constraints.offsets[operation + 1]))
+        sources, triggers = constraints.source[edges].tolist(), constraints.trigger[edges].tolist()
+        hops = (
+            depth[source] + (source in inside and trigger == Trigger.FINISH)
+            for source, trigger in zip(sources, triggers, strict=True)
+        )
+        depth[operation] = max(hops, default=0)
+        if operation in inside:
+            by_depth[depth[operation]].append(operation)
+    known = reach(constraints, rows, members)
+    for level in range(1, len(by_depth)):
+        hold = by_depth[level]
+        beside = 0
+        for operation in hold:
+            beside |= known.into(operation, Trigger.START, Trigger.FIRST_TOKEN) & ~known.into(
+                operation, Trigger.FINISH
+            )
+        wait = [operation for operation in by_depth[level - 1] if not known.bit[operation] & beside]
+        if wait:
+            note = f"{label}: depth {level} after depth {level - 1}"
+            yield Group(rule="level", wait=wait, hold=hold, note=note)
