@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import json
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import rfc8785
 import yaml
 from blake3 import blake3
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from semtrace.errors import FormatError, UsageError
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 DOCUMENT_LIMIT = 64 * 1024 * 1024
 """Largest document read, in bytes."""
+
+Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63), PlainSerializer(str, str, when_used="json")]
+"""An integer that may be 2^53 or more, which canonical JSON does not have: written as a string (ST-DOC-004)."""
 
 
 def canonical_json(value: object) -> bytes:
@@ -58,8 +62,15 @@ class Document(BaseModel):
             raise ValueError("; ".join(lines))
 
     def as_json(self) -> dict[str, Any]:
-        """The document as JSON values; keys that are absent or null are left out."""
-        return self.model_dump(mode="json", exclude_none=True)
+        """The document as JSON values; keys that are absent or null are left out.
+
+        Raises:
+            FormatError: a value in it is not a JSON value.
+        """
+        try:
+            return self.model_dump(mode="json", exclude_none=True)
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
+            raise FormatError(f"no JSON form: {error}", code="document.canonical") from error
 
     def canonical(self) -> bytes:
         """The document's canonical bytes (RFC 8785)."""
@@ -122,7 +133,7 @@ def read_values(path: Path) -> object:
         raise FormatError(f"not UTF-8 text: {error}", code="document.encoding", path=str(path)) from error
     try:
         if path.suffix.lower() == ".json":
-            return json.loads(text, object_pairs_hook=_once)
+            return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
         return yaml.load(text, Loader=_Loader)  # noqa: S506  # a subclass of the safe loader
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise FormatError(
@@ -135,6 +146,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         raise ValueError("a key stands twice in one object")
     return made
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 class _Loader(yaml.SafeLoader):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from semtrace.records.columns import Columns
-from semtrace.records.document import Document
+from semtrace.records.document import Document, Int64
 from semtrace.records.execution_tables import EXECUTION_TABLES
 from semtrace.records.trace import Content, MemoryContent
 
@@ -50,13 +50,13 @@ class ExecutionHeader(Document):
     scenario: dict[str, Any] | None = None
     mode: Literal["native", "length_locked", "token_locked"]
     clock: Literal["virtual", "wall"]
-    origin_unix_ns: int | None = None
+    origin_unix_ns: Int64 | None = None
     tolerance_ns: int = 0
     measured_at: Literal["client", "server", "witness", "simulator"]
     backend: Backend
     detail: list[str] = Field(default_factory=list)
     environment: dict[str, Any] = Field(default_factory=dict)
-    seeds: dict[str, int] = Field(default_factory=dict)
+    seeds: dict[str, Int64] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
