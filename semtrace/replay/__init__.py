@@ -1,0 +1,1 @@
+"""The reference replayer: fixed work, released by a plan, on a clock and a backend."""

@@ -1,0 +1,99 @@
+"""Scenarios: when tasks arrive, how often, on what they run and what counts as on time (spec, release.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from semtrace.records.document import Document
+
+Nanoseconds = Annotated[int, Field(ge=0, lt=1 << 53)]
+
+
+class Recorded(Document):
+    """Every task arrives when it was recorded to arrive."""
+
+    kind: Literal["recorded"] = "recorded"
+
+
+class Together(Document):
+    """Everything arrives at time 0."""
+
+    kind: Literal["together"] = "together"
+
+
+class ClosedLoop(Document):
+    """A fixed number of users; each sends its next task when the answer to the last one is there.
+
+    Attributes:
+        users: how many.
+        think_ns: time from an answer to the user's next task, in ns.
+    """
+
+    kind: Literal["closed_loop"] = "closed_loop"
+    users: int = Field(ge=1)
+    think_ns: Nanoseconds = 0
+
+
+class Poisson(Document):
+    """Arrivals of a Poisson process, drawn once before the run.
+
+    Attributes:
+        mean_ns: mean time between arrivals, in ns.
+        seed: seed of the draw.
+    """
+
+    kind: Literal["poisson"] = "poisson"
+    mean_ns: int = Field(ge=1, lt=1 << 53)
+    seed: int = Field(default=0, ge=0, lt=1 << 53)
+
+
+class Drawn(Document):
+    """Arrivals at given times; how every drawn arrival process is stored.
+
+    Attributes:
+        times_ns: arrival of each instance in the order of sending, in ns.
+        drawn_from: the process that they were drawn from.
+    """
+
+    kind: Literal["drawn"] = "drawn"
+    times_ns: list[Nanoseconds]
+    drawn_from: Poisson | None = None
+
+
+Arrivals = Annotated[Recorded | Together | ClosedLoop | Poisson | Drawn, Field(discriminator="kind")]
+
+
+class BackendChoice(Document):
+    """Which backend runs the operations, with its settings."""
+
+    name: str = "ideal"
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class Scenario(Document):
+    """How a trace is replayed.
+
+    Attributes:
+        arrivals: when tasks arrive; if left out, as recorded where every task has an arrival, else together.
+        copies: how many instances of every task.
+        mode: what is held fixed beside the work.
+        backend: what runs the operations.
+        salt: whether the prefixes of instances are kept apart (`instance`) or may hit each other (`none`).
+        tolerance_ns: allowed lateness of a submission, in ns; 0 for virtual clocks.
+        deadline_ns: deadline of every instance, counted from its arrival, in ns.
+        window_ns: instances that arrive before this time count for attainment and goodput; all if left out.
+        notes: remarks.
+    """
+
+    format: Literal["semtrace-scenario"] = "semtrace-scenario"
+    arrivals: Arrivals | None = None
+    copies: int = Field(default=1, ge=1, le=1_000_000)
+    mode: Literal["length_locked", "token_locked"] = "length_locked"
+    backend: BackendChoice = Field(default_factory=BackendChoice)
+    salt: Literal["instance", "none"] = "instance"
+    tolerance_ns: Nanoseconds = 0
+    deadline_ns: Nanoseconds | None = None
+    window_ns: Nanoseconds | None = None
+    notes: str | None = None
