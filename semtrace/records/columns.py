@@ -28,10 +28,16 @@ class Columns:
     """
 
     def __init__(self, spec: Table, data: pa.Table) -> None:
-        if data.schema != spec.arrow:
-            data = _conform(spec, data)
         self.spec = spec
-        self.data: pa.Table = data.combine_chunks()
+        self.data: pa.Table = _conform(spec, data).combine_chunks()
+        for name, column in zip(spec.by_name, self.data.columns, strict=True):
+            if column.num_chunks > 1:
+                raise FormatError(
+                    "more than 2 GiB of text in one column",
+                    code="table.size",
+                    path=f"{spec.name}.{name}",
+                    requirement="ST-TAB-002",
+                )
         self._ints: dict[str, NDArray[np.int64]] = {}
 
     @classmethod
@@ -39,7 +45,8 @@ class Columns:
         """Make a table from Python or NumPy sequences; columns left out are all null.
 
         Raises:
-            FormatError: a column is missing that may not be null, or a value does not fit its type.
+            FormatError: a column is missing that may not be null, columns differ in length, or a value does not
+                fit its type.
         """
         unknown = set(columns) - set(spec.by_name)
         if unknown:
@@ -49,14 +56,21 @@ class Columns:
         rows = max((len(values) for values in columns.values()), default=0)
         arrays = []
         for field in spec.arrow:
+            where = f"{spec.name}.{field.name}"
             values = columns.get(field.name)
+            if values is None:
+                arrays.append(pa.nulls(rows, field.type))
+                continue
+            if len(values) != rows:
+                raise FormatError(
+                    f"{len(values)} values, other columns have {rows}", code="table.length", path=where
+                )
+            if pa.types.is_integer(field.type) and _has_float(values):
+                raise FormatError("a float where an integer must be", code="table.value", path=where)
             try:
-                arrays.append(pa.nulls(rows, field.type) if values is None else pa.array(values, field.type))
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-                raise FormatError(str(error), code="table.value", path=f"{spec.name}.{field.name}") from error
-        for field, array in zip(spec.arrow, arrays, strict=True):
-            if array.null_count and not field.nullable:
-                raise FormatError("a value is missing", code="table.null", path=f"{spec.name}.{field.name}")
+                arrays.append(pa.array(values, field.type))
+            except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+                raise FormatError(str(error), code="table.value", path=where) from error
         return cls(spec, pa.Table.from_arrays(arrays, schema=spec.arrow))
 
     @property
@@ -116,8 +130,17 @@ class Columns:
         return {name: self.data.column(name)[index].as_py() for name in self.spec.by_name}
 
 
+def _has_float(values: Sequence[object] | NDArray[np.generic]) -> bool:
+    """Whether there is a float among the values: Arrow would cut it to an integer without a word."""
+    if isinstance(values, np.ndarray) and values.dtype != np.object_:
+        return bool(np.issubdtype(values.dtype, np.floating))
+    return any(isinstance(value, float) for value in values)
+
+
 def _conform(spec: Table, data: pa.Table) -> pa.Table:
     """The data with exactly the declared columns in their order; absent nullable columns become null.
+
+    The null counts are those of the data: a file can declare a column free of nulls and yet hold some.
 
     Raises:
         FormatError: a column has another type, is missing, is not declared or has nulls it must not have.

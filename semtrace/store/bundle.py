@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from blake3 import blake3
 
 import semtrace
 from semtrace.errors import FormatError, IntegrityError, UsageError
 from semtrace.records.document import DOCUMENT_LIMIT
-from semtrace.records.enums import ContentLevel
+from semtrace.records.enums import Availability, ContentLevel
 from semtrace.records.execution import Execution
 from semtrace.records.execution_tables import EXECUTION_TABLE
 from semtrace.records.trace import Content, Trace
 from semtrace.records.trace_tables import TRACE_TABLE
+from semtrace.store.arrow import ArrowFile, arrow_bytes
 from semtrace.store.container import MANIFEST, Container, open_container, write_container
 from semtrace.store.digests import detail_digest, execution_digest, show, trace_digest, work_digest
 from semtrace.store.manifest import (
@@ -32,21 +33,16 @@ from semtrace.store.manifest import (
     StoredTable,
     StoredTrace,
 )
+from semtrace.store.packs import PackContent, make_packs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
     from semtrace.records.schema import Table
 
-PACK_SCHEMA: Final = pa.schema(
-    [
-        pa.field("digest", pa.binary(32), nullable=False),
-        pa.field("media_type", pa.string(), nullable=False),
-        pa.field("content", pa.large_binary(), nullable=False),
-    ]
-)
-_BATCH_BYTES: Final = 1 << 20
-_PACK_BYTES: Final = 1 << 30
+_EXECUTION_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -58,69 +54,10 @@ class BundleInfo:
     lineage: Sequence[Mapping[str, Any]] = ()
     licence: str | None = None
     notes: str | None = None
+    optional_features: Sequence[str] = ()
+    tokenizers: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Namespaced keys of the manifest, kept when a bundle is rewritten."""
-
-
-class PackContent(Content):
-    """Artifacts in the packs of a bundle; read one batch at a time, when asked for."""
-
-    def __init__(self, buffers: Sequence[tuple[str, pa.Buffer]]) -> None:
-        self._buffers = buffers
-        self._last: tuple[tuple[int, int], pa.RecordBatch] | None = None
-
-    def _reader(self, pack: int, *, digests_only: bool) -> pa.RecordBatchFileReader:
-        name, buffer = self._buffers[pack]
-        options = pa.ipc.IpcReadOptions(included_fields=[0]) if digests_only else None
-        try:
-            reader = pa.ipc.open_file(pa.BufferReader(buffer), options=options)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise _damaged(name, error) from error
-        if not digests_only and reader.schema != PACK_SCHEMA:
-            raise FormatError(
-                "not a pack of artifacts", code="bundle.pack", path=name, requirement="ST-BND-020"
-            )
-        return reader
-
-    @cached_property
-    def _index(self) -> dict[bytes, tuple[int, int, int]]:
-        index: dict[bytes, tuple[int, int, int]] = {}
-        for pack, (name, _) in enumerate(self._buffers):
-            try:
-                reader = self._reader(pack, digests_only=True)
-                for batch in range(reader.num_record_batches):
-                    for row, digest in enumerate(reader.get_batch(batch).column(0).to_pylist()):
-                        index[digest] = (pack, batch, row)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise _damaged(name, error) from error
-        return index
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._index)
-
-    def get(self, digest: bytes) -> bytes | None:
-        """The content with this digest, None if it is in no pack.
-
-        Raises:
-            IntegrityError: the pack is damaged.
-        """
-        place = self._index.get(digest)
-        if place is None:
-            return None
-        pack, batch, row = place
-        if self._last is None or self._last[0] != (pack, batch):
-            try:
-                self._last = ((pack, batch), self._reader(pack, digests_only=False).get_batch(batch))
-            except (pa.ArrowInvalid, OSError) as error:
-                raise _damaged(self._buffers[pack][0], error) from error
-        content: bytes = self._last[1].column(2)[row].as_py()
-        return content
-
-
-def _damaged(name: str, error: Exception) -> IntegrityError:
-    return IntegrityError(
-        f"cannot be read as Arrow data: {error}", code="bundle.arrow", path=name, requirement="ST-BND-020"
-    )
 
 
 class Bundle:
@@ -197,11 +134,7 @@ class Bundle:
     def _table(self, stored: StoredTable) -> pa.Table:
         buffer = self.read(stored)
         where = f"{self.path}/{stored.path}"
-        try:
-            table = pa.ipc.open_file(pa.BufferReader(buffer)).read_all()
-            table.validate(full=True)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise _damaged(where, error) from error
+        table = ArrowFile(buffer, where).table()
         if table.num_rows != stored.rows:
             raise IntegrityError(
                 f"{table.num_rows} rows, the manifest says {stored.rows}",
@@ -278,6 +211,8 @@ class Bundle:
             lineage=manifest.lineage,
             licence=manifest.licence,
             notes=manifest.notes,
+            optional_features=manifest.optional_features,
+            tokenizers=manifest.tokenizers,
             extra=manifest.model_extra or {},
         )
 
@@ -294,14 +229,6 @@ def open_bundle(path: Path | str) -> Bundle:
     return Bundle(open_container(Path(path)))
 
 
-def _arrow_bytes(table: pa.Table, *, batch_rows: int | None = None, level: int = 3) -> memoryview:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=level))
-    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
-        writer.write_table(table, max_chunksize=batch_rows)
-    return memoryview(sink.getvalue())
-
-
 def _stored(path: str, content: memoryview) -> dict[str, Any]:
     return {"path": path, "bytes": content.nbytes, "digest": show(blake3(content).digest())}
 
@@ -315,7 +242,7 @@ def _write_tables(tables: Mapping[str, Any], prefix: str, members: list[Member])
         if columns.rows == 0:
             continue
         path = f"{prefix}tables/{name}.arrow"
-        content = _arrow_bytes(columns.data)
+        content = arrow_bytes(columns.data)
         members.append((path, content))
         stored[name] = StoredTable(rows=columns.rows, **_stored(path, content))
     return stored
@@ -325,45 +252,36 @@ def _write_packs(
     wanted: Sequence[tuple[bytes, str]], content: Content, prefix: str, members: list[Member]
 ) -> list[StoredPack]:
     packs: list[StoredPack] = []
-    batches: list[pa.RecordBatch] = []
-    rows: list[tuple[bytes, str, bytes]] = []
-    open_bytes = pack_bytes = 0
-
-    def close_batch() -> None:
-        nonlocal open_bytes
-        if rows:
-            columns = [
-                pa.array(column, kind.type)
-                for column, kind in zip(zip(*rows, strict=True), PACK_SCHEMA, strict=True)
-            ]
-            batches.append(pa.record_batch(columns, schema=PACK_SCHEMA))
-            rows.clear()
-            open_bytes = 0
-
-    def close_pack() -> None:
-        nonlocal pack_bytes
-        close_batch()
-        if batches:
-            path = f"{prefix}artifacts/{len(packs):05d}.arrow"
-            raw = _arrow_bytes(pa.Table.from_batches(batches), level=9)
-            members.append((path, raw))
-            packs.append(StoredPack(artifacts=sum(batch.num_rows for batch in batches), **_stored(path, raw)))
-            batches.clear()
-            pack_bytes = 0
-
-    for digest, media_type in wanted:
-        raw_content = content.get(digest)
-        if raw_content is None:
-            continue
-        if open_bytes and open_bytes + len(raw_content) > _BATCH_BYTES:
-            close_batch()
-        rows.append((digest, media_type, raw_content))
-        open_bytes += len(raw_content)
-        pack_bytes += len(raw_content)
-        if pack_bytes > _PACK_BYTES:
-            close_pack()
-    close_pack()
+    for artifacts, raw in make_packs(wanted, content):
+        path = f"{prefix}artifacts/{len(packs):05d}.arrow"
+        members.append((path, raw))
+        packs.append(StoredPack(artifacts=artifacts, **_stored(path, raw)))
     return packs
+
+
+def _header(trace: Trace) -> ContentLevel:
+    """The content level that the trace's only header row states."""
+    levels = trace["trace"].ints("content_level")
+    if len(levels) != 1 or int(levels[0]) not in {int(level) for level in ContentLevel}:
+        raise FormatError(
+            "must have exactly one row, with a content level of the standard",
+            code="table.header",
+            path="trace",
+            requirement="ST-TAB-004",
+        )
+    return ContentLevel(int(levels[0]))
+
+
+def _embedded(trace: Trace) -> list[tuple[bytes, str]]:
+    """Digest and media type of the artifacts that are to be in the bundle; what is withheld never gets there."""
+    artifacts = trace["artifacts"]
+    embedded = artifacts.ints("availability") == Availability.EMBEDDED
+    media_types = artifacts.strings("media_type")
+    wanted: dict[bytes, str] = {}
+    for row, digest in enumerate(artifacts.digests()):
+        if embedded[row]:
+            wanted.setdefault(digest, media_types[row] or "")
+    return list(wanted.items())
 
 
 def write_bundle(
@@ -389,26 +307,30 @@ def write_bundle(
         The manifest written.
 
     Raises:
-        UsageError: the path exists and may not be overwritten, or cannot be written.
+        UsageError: the path exists and may not be overwritten, or cannot be written; an execution has a name that
+            is not allowed.
+        FormatError: the trace has no header, or a document has no canonical form.
     """
     info = info or BundleInfo()
     members: list[Member] = []
     stored_trace = None
     if trace is not None:
-        artifacts = trace["artifacts"]
-        wanted = list(
-            dict.fromkeys(zip(artifacts.digests(), artifacts.array("media_type").to_pylist(), strict=True))
-        )
-        level = ContentLevel(int(trace["trace"].ints("content_level")[0]))
+        level = _header(trace)
         stored_trace = StoredTrace(
             work_digest=show(work_digest(trace)),
             trace_digest=show(trace_digest(trace)),
             content_level=level.name.lower(),  # type: ignore[arg-type]  # the names of the enum are the literals
             tables=_write_tables(trace.tables, "", members),
-            packs=_write_packs(wanted, trace.content, "", members),
+            packs=_write_packs(_embedded(trace), trace.content, "", members),
         )
     stored_executions = {}
     for name, execution in sorted((executions or {}).items()):
+        if not _EXECUTION_NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} cannot be the name of an execution",
+                code="bundle.execution",
+                hint="names are of letters, digits, '.', '_' and '-', at most 100, and begin with no '.'",
+            )
         prefix = f"executions/{name}/"
         digests = [(digest, "application/octet-stream") for digest in sorted(execution.content)]
         stored_executions[name] = StoredExecution(
@@ -429,6 +351,8 @@ def write_bundle(
         lineage=[dict(step) for step in info.lineage],
         licence=info.licence,
         notes=info.notes,
+        optional_features=list(info.optional_features),
+        tokenizers=dict(info.tokenizers),
         **info.extra,
     )
     write_container(

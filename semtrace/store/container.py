@@ -6,6 +6,8 @@ import os
 import secrets
 import shutil
 import stat
+import string
+import struct
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
 MANIFEST: Final = "semtrace.json"
 MAX_MEMBERS: Final = 100_000
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-_PARTS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
+_PARTS: Final = frozenset(string.ascii_letters + string.digits + "._-")
 
 
 def check_name(name: str, where: str) -> str:
     """Refuse a member name that could leave the bundle or mean different things on different machines (ST-BND-003)."""
     parts = name.split("/")
     if (
-        not all(part and set(part.lower()) <= _PARTS and not part.startswith(".") for part in parts)
+        not all(part and set(part) <= _PARTS and not part.startswith(".") for part in parts)
         or len(name) > 255
     ):
         raise FormatError(
@@ -67,7 +69,7 @@ class DirectoryContainer:
         pending = [("", self.path)]
         while pending:
             prefix, directory = pending.pop()
-            for entry in os.scandir(directory):
+            for entry in _entries(directory):
                 name = check_name(prefix + entry.name, str(self.path))
                 if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
                     raise FormatError(
@@ -108,6 +110,16 @@ class DirectoryContainer:
             ) from error
 
 
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read: {error.strerror}", code="file.unreadable", path=str(directory)
+        ) from error
+
+
 class ZipContainer:
     """A bundle as one ZIP file."""
 
@@ -116,7 +128,18 @@ class ZipContainer:
         try:
             with zipfile.ZipFile(path) as archive:
                 infos = archive.infolist()
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
+        except PermissionError as error:
+            raise UsageError(
+                f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
+            ) from error
+        except (
+            zipfile.BadZipFile,
+            OSError,
+            ValueError,
+            NotImplementedError,
+            EOFError,
+            struct.error,
+        ) as error:
             raise FormatError(
                 f"not a ZIP file, or a damaged one: {error}",
                 code="bundle.zip",
@@ -125,14 +148,26 @@ class ZipContainer:
                 hint="a bundle is a directory or a ZIP file, usually with the suffix .semtrace",
             ) from error
         self._members: dict[str, zipfile.ZipInfo] = {}
+        folded: set[str] = set()  # where upper and lower case are one, two members would be one file
         if len(infos) > MAX_MEMBERS:
             raise FormatError("too many members", code="bundle.members", path=str(path))
         for info in infos:
             name = check_name(info.filename, str(path))
-            problem = _zip_problem(info, known=name in self._members)
+            problem = _zip_problem(info, known=name.lower() in folded)
+            folded.add(name.lower())
             if problem:
                 raise FormatError(problem, code="bundle.zip", path=f"{path}!{name}", requirement="ST-BND-002")
             self._members[name] = info
+        taken = 0
+        for info in sorted(infos, key=lambda each: each.header_offset):
+            if info.header_offset < taken:
+                raise FormatError(
+                    "members overlap",
+                    code="bundle.zip",
+                    path=f"{path}!{info.filename}",
+                    requirement="ST-BND-002",
+                )
+            taken = info.header_offset + 30 + len(info.filename) + info.file_size
         with pa.memory_map(str(path)) as file:
             self._bytes: pa.Buffer = file.read_buffer()
 
@@ -151,10 +186,11 @@ class ZipContainer:
                 requirement="ST-BND-012",
             )
         head = self._bytes[info.header_offset : info.header_offset + 30].to_pybytes()
-        if len(head) != 30 or head[:4] != b"PK\x03\x04":
+        length = int.from_bytes(head[26:28], "little")
+        start = info.header_offset + 30 + length + int.from_bytes(head[28:30], "little")
+        written = self._bytes[info.header_offset + 30 : info.header_offset + 30 + length].to_pybytes()
+        if len(head) != 30 or head[:4] != b"PK\x03\x04" or written != name.encode():
             raise IntegrityError("damaged member header", code="bundle.zip", path=f"{self.path}!{name}")
-        skip = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-        start = info.header_offset + 30 + skip
         if start + info.file_size > self._bytes.size:
             raise IntegrityError("the file is cut short", code="bundle.truncated", path=f"{self.path}!{name}")
         return self._bytes.slice(start, info.file_size)
@@ -207,37 +243,62 @@ def open_container(path: Path) -> Container:
 def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not.
 
+    A process killed at any time leaves at `path` what was there or what is new, never a part; where a directory
+    is replaced, which takes two renames, it can leave nothing there and the old one beside it.
+
     Raises:
-        UsageError: `path` exists and may not be overwritten, or its folder is missing or not writable.
+        UsageError: `path` exists and may not be overwritten, or its folder is missing or not writable, or it is
+            a directory that is no bundle.
     """
-    if path.exists() and not overwrite:
+    if os.path.lexists(path) and not overwrite:
         raise UsageError(
             "exists already", code="file.exists", path=str(path), hint="name another, or use --force"
+        )
+    if not path.name or path.name == ".." or _is_other_directory(path):
+        raise UsageError(
+            "is a directory that holds other things than a bundle; it is not replaced",
+            code="file.directory",
+            path=str(path),
         )
     if not path.parent.is_dir():
         raise UsageError("the folder is missing", code="file.folder", path=str(path.parent))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         yield temporary
-        if path.is_dir() and not path.is_symlink():
-            aside = path.with_name(f".{path.name}.{secrets.token_hex(6)}.old")
-            path.replace(aside)
-            temporary.replace(path)
-            shutil.rmtree(aside)
-        elif temporary.is_dir() and path.exists():
-            path.unlink()
-            temporary.replace(path)
-        else:
-            temporary.replace(path)
+        _replace(temporary, path)
     except OSError as error:
         raise UsageError(
-            f"cannot be written: {error.strerror}", code="file.unwritable", path=str(path)
+            f"cannot be written: {error.strerror or error}", code="file.unwritable", path=str(path)
         ) from error
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            temporary.unlink(missing_ok=True)
+        _remove(temporary)
+
+
+def _is_other_directory(path: Path) -> bool:
+    """Whether it is a directory that one would not want replaced."""
+    return path.is_dir() and not path.is_symlink() and not (path / MANIFEST).is_file() and any(path.iterdir())
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    both_files = temporary.is_file() and not (path.is_dir() and not path.is_symlink())
+    if both_files or not os.path.lexists(path):
+        temporary.replace(path)
+        return
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(6)}.old")
+    path.replace(aside)
+    try:
+        temporary.replace(path)
+    except OSError:
+        aside.replace(path)
+        raise
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_container(
@@ -247,17 +308,28 @@ def write_container(
 
     Raises:
         UsageError: the path exists and may not be overwritten, or cannot be written.
+        FormatError: a name is not allowed, or there twice where upper and lower case are one.
     """
+    folded: set[str] = set()
+    for name, _ in members:
+        if check_name(name, str(path)).lower() in folded:
+            raise FormatError(
+                f"member name {name!r} is there twice",
+                code="bundle.name",
+                path=str(path),
+                requirement="ST-BND-003",
+            )
+        folded.add(name.lower())
     with replacing(path, overwrite=overwrite) as temporary:
         if directory:
             for name, content in members:
-                target = temporary / check_name(name, str(path))
+                target = temporary / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
             return
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
             for name, content in members:
-                info = zipfile.ZipInfo(check_name(name, str(path)), _EPOCH)
+                info = zipfile.ZipInfo(name, _EPOCH)
                 info.external_attr = (stat.S_IFREG | 0o644) << 16
                 info.create_system = 3
                 archive.writestr(info, bytes(content))

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
 
+from semtrace.errors import FormatError
 from semtrace.records.execution_tables import EXECUTION_TABLE
 from semtrace.records.schema import Column, Level, Physical, Table
 from semtrace.records.trace_tables import TRACE_TABLES
@@ -151,7 +152,11 @@ def execution_digest(execution: Execution) -> bytes:
 
 
 def detail_digest(execution: Execution, table: str) -> bytes:
-    """Digest of one detail table of an execution (ST-DIG-013)."""
+    """Digest of one detail table of an execution (ST-DIG-013).
+
+    Raises:
+        FormatError: the standard has no such table.
+    """
     if table not in EXECUTION_TABLE:
-        raise KeyError(table)
+        raise FormatError(f"no such detail: {table!r}", code="execution.detail", requirement="ST-TAB-001")
     return blake3(root_bytes([execution[table]], _RUN_LEVELS), derive_key_context=EXECUTION_CONTEXT).digest()

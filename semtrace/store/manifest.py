@@ -139,7 +139,8 @@ class Manifest(Document):
                 path=path,
                 requirement="ST-EVO-001",
             )
-        unknown = sorted(set(map(str, values.get("required_features") or ())) - FEATURES)
+        needed = values.get("required_features")
+        unknown = sorted(set(map(str, needed)) - FEATURES) if isinstance(needed, list) else []
         if unknown:
             raise UnsupportedError(
                 f"needs features that this reader does not have: {', '.join(unknown)}",
