@@ -24,6 +24,11 @@ test: .venv/.installed
 test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed
 	$(BIN)/pytest -m integration
 
+.venvs/autogen/.installed: tests/integration/requirements-autogen.txt
+	$(PYTHON) -m venv .venvs/autogen
+	.venvs/autogen/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
 lint: .venv/.installed
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)

@@ -359,3 +359,18 @@ def write_bundle(
         Path(path), [(MANIFEST, manifest.sealed()), *members], directory=directory, overwrite=overwrite
     )
     return manifest
+
+
+def rewrite_bundle(
+    bundle: Bundle, path: Path | str, *, directory: bool = False, overwrite: bool = False
+) -> Manifest:
+    """Write an open bundle in the other form; every stored byte is checked and stays as it is.
+
+    Raises:
+        IntegrityError: a member is not what the manifest says.
+        UsageError: the path exists and may not be overwritten, or cannot be written.
+    """
+    members: list[Member] = [(MANIFEST, bundle.manifest.sealed())]
+    members.extend((file.path, memoryview(bundle.read(file))) for file in bundle.files())
+    write_container(Path(path), members, directory=directory, overwrite=overwrite)
+    return bundle.manifest

@@ -239,16 +239,12 @@ def open_container(path: Path) -> Container:
     return ZipContainer(path)
 
 
-@contextmanager
-def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not.
-
-    A process killed at any time leaves at `path` what was there or what is new, never a part; where a directory
-    is replaced, which takes two renames, it can leave nothing there and the old one beside it.
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Refuse an output path before the work for it is done.
 
     Raises:
-        UsageError: `path` exists and may not be overwritten, or its folder is missing or not writable, or it is
-            a directory that is no bundle.
+        UsageError: it exists and may not be overwritten, or its folder is missing, or it is a directory that is no
+            bundle.
     """
     if os.path.lexists(path) and not overwrite:
         raise UsageError(
@@ -262,6 +258,20 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
         )
     if not path.parent.is_dir():
         raise UsageError("the folder is missing", code="file.folder", path=str(path.parent))
+
+
+@contextmanager
+def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not.
+
+    A process killed at any time leaves at `path` what was there or what is new, never a part; where a directory
+    is replaced, which takes two renames, it can leave nothing there and the old one beside it.
+
+    Raises:
+        UsageError: `path` exists and may not be overwritten, or its folder is missing or not writable, or it is
+            a directory that is no bundle.
+    """
+    check_output(path, overwrite=overwrite)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         yield temporary

@@ -1,0 +1,101 @@
+"""The command `semtrace import`."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semtrace.cli.common import ForceOption, JsonOption, command, emit, finding_lines, progress
+from semtrace.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@command
+def import_command(
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="SOURCE...", help="Logs, spans, folders of one or more runs.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT", help="The bundle to write, OUT.semtrace.")
+    ],
+    adapter: Annotated[
+        str | None,
+        typer.Option("--adapter", metavar="NAME", help="The adapter; found by itself if left out."),
+    ] = None,
+    directory: Annotated[
+        bool, typer.Option("--directory", help="Write a directory instead of one ZIP file.")
+    ] = False,
+    force: ForceOption = False,
+    json_output: JsonOption = False,
+) -> ExitCode:
+    """Make a trace of what a framework, server or simulator has logged, and say what could not be known.
+
+    Files of one run may be given together: they are merged.
+    """
+    import blake3
+
+    from semtrace.check import check_trace
+    from semtrace.store.bundle import BundleInfo, write_bundle
+    from semtrace.store.container import check_output
+    from semtrace.store.digests import show
+    from semtrace.store.manifest import SourceFile
+    from semtrace_adapters.base import ImportOptions, choose
+
+    for source in sources:
+        if not source.exists():
+            raise UsageError("does not exist", code="file.missing", path=str(source))
+        if not os.access(source, os.R_OK):
+            raise UsageError("cannot be read: permission denied", code="file.unreadable", path=str(source))
+    check_output(output, overwrite=force)
+    chosen = choose(sources, adapter)
+    with progress("reading", quiet=json_output) as update:
+        result = chosen.read(sources, ImportOptions(progress=update))
+    files = [
+        SourceFile(
+            name=path.name,
+            bytes=path.stat().st_size,
+            digest=show(blake3.blake3(path.read_bytes()).digest()),
+            adapter=chosen.name,
+            adapter_version=chosen.version,
+        )
+        for path in result.sources
+    ]
+    findings = check_trace(result.trace)
+    executions = {"native": result.execution} if result.execution is not None else {}
+    manifest = write_bundle(
+        output,
+        result.trace,
+        executions,
+        info=BundleInfo(sources=files, loss=result.loss),
+        directory=directory,
+        overwrite=force,
+    )
+    value: dict[str, Any] = {
+        "output": str(output),
+        "adapter": chosen.name,
+        "tasks": result.trace.tasks.rows,
+        "operations": result.trace.operations.rows,
+        "edges": result.trace.edges.rows,
+        "trace_digest": manifest.trace.trace_digest if manifest.trace else None,
+        "sources": [file.as_json() for file in files],
+        "loss": [loss.as_json() for loss in result.loss],
+        "findings": [finding.as_dict() for finding in findings],
+    }
+
+    def text() -> "list[RenderableType]":
+        from rich.markup import escape
+
+        lines: list[RenderableType] = [
+            (f"{chosen.name}: {value['tasks']} tasks, {value['operations']} operations, {value['edges']} edges "
+            f"from {len(files)} files"),
+            *(escape(f"  {loss.effect:9} {loss.count:>5} × {loss.message}") for loss in result.loss),
+            *finding_lines(findings),
+            f"written to {escape(str(output))}",
+        ]
+        return lines
+
+    emit(value, as_json=json_output, text=text)
+    return ExitCode.FINDINGS if findings else ExitCode.OK

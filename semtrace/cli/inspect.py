@@ -1,0 +1,213 @@
+"""Commands that look at a bundle: `info`, `check`, `show`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semtrace.cli.common import JsonOption, command, emit, finding_lines, open_execution, progress
+from semtrace.errors import ExitCode, SemtraceError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from semtrace.store.bundle import Bundle
+
+PathArgument = Annotated[Path, typer.Argument(metavar="PATH", help="A bundle: a directory or a ZIP file.")]
+
+
+@command
+def info(path: PathArgument, json_output: JsonOption = False) -> None:
+    """Say what is in a bundle: counts by kind, digests, content level, sources, loss report, executions."""
+    from semtrace.store.bundle import open_bundle
+
+    value = describe(open_bundle(path))
+    emit(value, as_json=json_output, text=lambda: _info_text(value))
+
+
+def describe(bundle: "Bundle") -> dict[str, Any]:
+    """What a bundle holds, as JSON-ready values."""
+    manifest = bundle.manifest
+    value: dict[str, Any] = {
+        "path": str(bundle.path),
+        "spec_version": manifest.spec_version,
+        "producer": manifest.producer.as_json(),
+        "manifest_digest": manifest.digest,
+    }
+    if manifest.trace is not None:
+        value["content_level"] = manifest.trace.content_level
+        value["work_digest"] = manifest.trace.work_digest
+        value["trace_digest"] = manifest.trace.trace_digest
+        value.update(_counts(bundle))
+    value["executions"] = {
+        name: {
+            "mode": stored.header.mode,
+            "clock": stored.header.clock,
+            "backend": stored.header.backend.name,
+            "plan": (stored.header.plan or {}).get("name"),
+            "work_digest": stored.header.work_digest,
+            "execution_digest": stored.execution_digest,
+            "instances": stored.tables["instances"].rows if "instances" in stored.tables else 0,
+            "events": stored.tables["events"].rows if "events" in stored.tables else 0,
+        }
+        for name, stored in manifest.executions.items()
+    }
+    value["sources"] = [source.as_json() for source in manifest.sources]
+    value["loss"] = [loss.as_json() for loss in manifest.loss]
+    value["lineage"] = list(manifest.lineage)
+    return value
+
+
+def _counts(bundle: "Bundle") -> dict[str, Any]:
+    import numpy as np
+
+    from semtrace.records.columns import NULL
+    from semtrace.records.enums import EdgeKind, Evidence, OperationKind, OperationStatus
+
+    trace = bundle.trace
+    operations, edges = trace.operations, trace.edges
+
+    def by(column: "np.ndarray[Any, Any]", names: Any) -> dict[str, int]:
+        return {
+            member.name.lower(): int((column == member).sum()) for member in names if (column == member).any()
+        }
+
+    counts: dict[str, Any] = {name: trace[name].rows for name in ("tasks", "stages", "sessions", "models")}
+    counts["operations"] = {"total": operations.rows, **by(operations.ints("kind"), OperationKind)}
+    counts["status"] = by(operations.ints("status"), OperationStatus)
+    counts["segments"] = trace.segments.rows
+    counts["edges"] = {"total": edges.rows, **by(edges.ints("kind"), EdgeKind)}
+    counts["edges_evidence"] = by(edges.ints("evidence"), Evidence)
+    counts["states"] = trace["states"].rows
+    counts["state_versions"] = trace["state_versions"].rows
+    counts["artifacts"] = {
+        "total": trace["artifacts"].rows,
+        "bytes": int(trace["artifacts"].ints("size").sum()) if trace["artifacts"].rows else 0,
+    }
+    model = np.isin(operations.ints("kind"), (OperationKind.LLM, OperationKind.EMBED))
+    counts["tokens"] = {
+        name: {
+            "known": int(operations.ints(name)[model & (operations.ints(name) != NULL)].sum()),
+            "operations_unknown": int((model & (operations.ints(name) == NULL)).sum()),
+        }
+        for name in ("prompt_tokens", "output_tokens")
+    }
+    return counts
+
+
+def _flat(value: dict[str, Any]) -> str:
+    return ", ".join(f"{amount:,} {name}" for name, amount in value.items() if name != "total")
+
+
+def _info_text(value: dict[str, Any]) -> "list[RenderableType]":
+    from rich.markup import escape
+    from rich.table import Table
+
+    parts: list[RenderableType] = [
+        f"[bold]{escape(value['path'])}[/bold]  semtrace {escape(value['spec_version'])}"
+    ]
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    if "work_digest" in value:
+        table.add_row("content", value["content_level"])
+        table.add_row("work digest", value["work_digest"])
+        table.add_row("trace digest", value["trace_digest"])
+        for name in ("tasks", "stages", "sessions", "segments", "state_versions"):
+            table.add_row(name.replace("_", " "), f"{value[name]:,}")
+        for name in ("operations", "edges"):
+            table.add_row(name, f"{value[name]['total']:,}: {_flat(value[name])}")
+        table.add_row("edges known", _flat(value["edges_evidence"]))
+        table.add_row("artifacts", f"{value['artifacts']['total']:,}, {value['artifacts']['bytes']:,} bytes")
+        for name, tokens in value["tokens"].items():
+            unknown = (
+                f", unknown for {tokens['operations_unknown']} operations"
+                if tokens["operations_unknown"]
+                else ""
+            )
+            table.add_row(name.replace("_", " "), f"{tokens['known']:,}{unknown}")
+    for name, execution in value["executions"].items():
+        how = ", ".join(filter(None, (execution["mode"], execution["backend"], execution["plan"])))
+        table.add_row(f"execution {escape(name)}", f"{execution['events']:,} events, {escape(how)}")
+        table.add_row("", execution["execution_digest"])
+    for source in value["sources"]:
+        table.add_row("source", escape(f"{source['name']} ({source['bytes']:,} bytes, {source['adapter']})"))
+    parts.append(table)
+    if value["loss"]:
+        parts.append("[bold]loss report[/bold]")
+        for loss in value["loss"]:
+            where = f" ({', '.join(loss['where'][:3])})" if loss.get("where") else ""
+            parts.append(escape(f"  {loss['effect']:9} {loss['count']:>5} × {loss['message']}{where}"))
+    return parts
+
+
+@command
+def check(path: PathArgument, json_output: JsonOption = False) -> ExitCode:
+    """Check a bundle against every rule of the standard; all findings, each with its requirement.
+
+    Exit code 0: valid. 1: findings.
+    """
+    from semtrace.check import check_bundle
+    from semtrace.store.bundle import open_bundle
+
+    try:
+        with progress("checking", quiet=True):
+            findings = check_bundle(open_bundle(path))
+    except SemtraceError as error:
+        if error.exit_code is not ExitCode.FINDINGS or not json_output:
+            raise
+        value: dict[str, Any] = {"path": str(path), "valid": False, "findings": [error.as_dict()]}
+        emit(value, as_json=True, text=list)
+        return ExitCode.FINDINGS
+    value = {
+        "path": str(path),
+        "valid": not findings,
+        "findings": [finding.as_dict() for finding in findings],
+    }
+    emit(
+        value,
+        as_json=json_output,
+        text=lambda: finding_lines(findings) or [f"[green]✓[/green] {path}: valid, no findings"],
+    )
+    return ExitCode.FINDINGS if findings else ExitCode.OK
+
+
+@command
+def show(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRACE|EXEC", help="A bundle with a trace or an execution (PATH#NAME for one of several)."
+        ),
+    ],
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="TRACE", help="The trace of an execution, for the names."),
+    ] = None,
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="How many tasks or instances to show.")] = 3,
+    operations: Annotated[int, typer.Option("--operations", min=1, help="How many operations of each.")] = 60,
+    json_output: JsonOption = False,
+) -> None:
+    """Show a trace as a tree of stages and operations, and executions as timelines."""
+    from semtrace.store.bundle import open_bundle
+    from semtrace.view.terminal import timeline, trace_tree
+
+    source, _, inner = path.partition("#") if not Path(path).exists() else (path, "", "")
+    bundle = open_bundle(source)
+    beside = open_bundle(trace).trace if trace is not None else None
+    parts: list[RenderableType] = []
+    value: dict[str, Any] = {"path": path}
+    known = bundle.trace if bundle.manifest.trace is not None else beside
+    if bundle.manifest.trace is not None and not inner:
+        value["operations"] = bundle.trace.operations.data.slice(0, operations).to_pylist()
+        value["edges"] = bundle.trace.edges.data.slice(0, operations * 4).to_pylist()
+        parts.extend(trace_tree(bundle.trace, tasks=tasks, operations=operations))
+    names = [inner] if inner else sorted(bundle.manifest.executions)
+    for name in names:
+        execution = open_execution(f"{source}#{name}")
+        value.setdefault("executions", {})[name] = execution.events.data.slice(
+            0, tasks * operations
+        ).to_pylist()
+        parts.append(f"[bold]execution {name}[/bold]")
+        parts.extend(timeline(execution, known, instances=tasks, operations=operations))
+    emit(value, as_json=json_output, text=lambda: parts)

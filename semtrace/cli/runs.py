@@ -1,0 +1,172 @@
+"""The command `replay`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semtrace.cli.common import (
+    ForceOption,
+    JsonOption,
+    TraceArgument,
+    command,
+    emit,
+    finding_lines,
+    milliseconds,
+    open_trace,
+    progress,
+)
+from semtrace.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from semtrace.records.execution import Execution
+    from semtrace.replay.scenario import Scenario
+
+
+@command
+def replay(
+    trace: TraceArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="EXEC", help="The bundle to write.")],
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="PLAN", help="A plan; the recorded edges (dag) if left out."),
+    ] = None,
+    scenario: Annotated[
+        Path | None, typer.Option("--scenario", metavar="FILE", help="A scenario document, YAML or JSON.")
+    ] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            "--arrivals",
+            metavar="HOW",
+            help="recorded, together, poisson:MEAN_NS[:SEED] or closed-loop:USERS[:THINK_NS].",
+        ),
+    ] = None,
+    copies: Annotated[int | None, typer.Option("--copies", min=1, help="Instances of every task.")] = None,
+    backend: Annotated[str | None, typer.Option("--backend", help="What runs the operations: ideal.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the backend.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Name of the execution in its bundle.")] = "replay",
+    analysis: Annotated[
+        bool,
+        typer.Option(
+            "--analysis", help="Allow a work-only plan; the result is an exposure bound, not a replay."
+        ),
+    ] = False,
+    force: ForceOption = False,
+    json_output: JsonOption = False,
+) -> ExitCode:
+    """Replay a trace: the recorded work, released under a plan, on a backend.
+
+    The trace is checked first; a trace with findings is not replayed.
+    """
+    from semtrace.check import check_trace
+    from semtrace.graph.plan import Plan, dag
+    from semtrace.replay.run import replay as run
+    from semtrace.store.bundle import write_bundle
+    from semtrace.store.container import check_output
+    from semtrace.store.digests import execution_digest, show, work_digest
+
+    check_output(output, overwrite=force)
+    bundle = open_trace(trace)
+    findings = check_trace(bundle.trace, content=False)
+    if findings:
+        value: dict[str, Any] = {"findings": [finding.as_dict() for finding in findings]}
+        emit(
+            value,
+            as_json=json_output,
+            text=lambda: [*finding_lines(findings), "the trace is not valid: not replayed"],
+        )
+        return ExitCode.FINDINGS
+    chosen = _scenario(scenario, arrivals, copies, backend, settings or [])
+    made = Plan.read(plan) if plan is not None else dag(show(work_digest(bundle.trace)))
+    with progress("replaying", quiet=json_output) as update:
+        execution = run(bundle.trace, made, chosen, analysis=analysis, progress=update)
+    write_bundle(output, executions={name: execution}, overwrite=force)
+    value = {
+        "output": str(output),
+        "name": name,
+        "plan": made.name,
+        "execution_digest": show(execution_digest(execution)),
+        "instances": execution.instances.rows,
+        "events": execution.events.rows,
+        "unfinished": _unfinished(execution),
+        "end_ns": _end(execution),
+    }
+    emit(value, as_json=json_output, text=lambda: _text(value))
+    return ExitCode.FINDINGS if value["unfinished"] else ExitCode.OK
+
+
+def _unfinished(execution: "Execution") -> int:
+    from semtrace.records.enums import EventOutcome
+
+    return int((execution.events.ints("outcome") == EventOutcome.UNFINISHED).sum())
+
+
+def _end(execution: "Execution") -> int | None:
+    finished = execution.events.ints("finished_ns")
+    return int(finished.max()) if len(finished) else None
+
+
+def _text(value: dict[str, Any]) -> "list[RenderableType]":
+    from rich.markup import escape
+
+    lines: list[RenderableType] = [
+        (
+            f"replayed {value['instances']} instances, {value['events']} operations under plan {escape(value['plan'])}; "
+            f"the last ended at {milliseconds(value['end_ns'])} ms"
+        ),
+        f"execution {value['execution_digest']}",
+    ]
+    if value["unfinished"]:
+        lines.append(f"[red]{value['unfinished']} operations could never be released[/red]")
+    lines.append(f"written to {escape(value['output'])}#{escape(value['name'])}")
+    return lines
+
+
+def _scenario(
+    path: Path | None, arrivals: str | None, copies: int | None, backend: str | None, settings: list[str]
+) -> "Scenario":
+    from semtrace.replay.scenario import Scenario
+
+    values: dict[str, Any] = Scenario.read(path).as_json() if path is not None else {}
+    if arrivals is not None:
+        values["arrivals"] = _arrivals(arrivals)
+    if copies is not None:
+        values["copies"] = copies
+    chosen = dict(values.get("backend", {}))
+    if backend is not None and backend != chosen.get("name"):
+        chosen = {"name": backend}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {setting}: must be KEY=VALUE", code="replay.set")
+        chosen.setdefault("settings", {})[key] = int(text) if text.lstrip("-").isdigit() else text
+    if chosen:
+        values["backend"] = chosen
+    return Scenario.parse(values, path=str(path) if path is not None else "options")
+
+
+def _arrivals(text: str) -> dict[str, Any]:
+    kind, *numbers = text.split(":")
+    form = {
+        "recorded": ("recorded", ()),
+        "together": ("together", ()),
+        "poisson": ("poisson", ("mean_ns", "seed")),
+        "closed-loop": ("closed_loop", ("users", "think_ns")),
+    }.get(kind)
+    if (
+        form is None
+        or len(numbers) > len(form[1])
+        or (form[1] and not numbers)
+        or not all(map(str.isdigit, numbers))
+    ):
+        raise UsageError(
+            f"--arrivals {text}: not understood",
+            code="replay.arrivals",
+            hint="recorded, together, poisson:MEAN_NS[:SEED] or closed-loop:USERS[:THINK_NS]; times are whole ns",
+        )
+    return {"kind": form[0], **{key: int(number) for key, number in zip(form[1], numbers, strict=False)}}

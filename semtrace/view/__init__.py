@@ -1,0 +1,1 @@
+"""How traces and executions are shown to people."""
