@@ -20,7 +20,7 @@ from semtrace.records.enums import (
 )
 from semtrace.records.execution import Backend, Execution, ExecutionHeader
 from semtrace.records.execution_tables import EVENTS, EXECUTION_TABLES, INSTANCES
-from semtrace.records.trace import Trace
+from semtrace.records.trace import MemoryContent, Trace
 from semtrace.records.trace_tables import TRACE_TABLES
 from semtrace.store.digests import show, work_digest
 
@@ -56,7 +56,8 @@ class BuiltTrace:
     Attributes:
         trace: the trace, in canonical order.
         execution: the native run, if anything of it was observed.
-        ids: by table, the id that each provisional id became.
+        ids: by table, the id that each provisional id became; of artifacts and models that nothing uses, which are
+            left out, a number past the last id.
     """
 
     trace: Trace
@@ -101,11 +102,8 @@ def assemble(builder: TraceBuilder) -> BuiltTrace:
     for artifact in translated["artifacts"]:
         artifact.setdefault("availability", Availability.EMBEDDED)
     used = {artifact["digest"] for artifact in translated["artifacts"]}
-    for digest in [digest for digest in builder.content if digest not in used]:
-        del builder.content[digest]
-    trace = Trace(
-        {spec.name: _columns(spec, translated[spec.name]) for spec in TRACE_TABLES}, builder.content
-    )
+    content = MemoryContent({digest: builder.content[digest] for digest in used})
+    trace = Trace({spec.name: _columns(spec, translated[spec.name]) for spec in TRACE_TABLES}, content)
     execution = _native(builder, trace, ids["operations"]) if builder.observed else None
     return BuiltTrace(trace, execution, ids)
 
@@ -202,17 +200,21 @@ def _order(builder: TraceBuilder, edges: Sequence[Row]) -> dict[str, list[int]]:
     ids["models"] = _by_first_use(
         len(rows["models"]),
         [rows["sessions"][at]["model"] for at in _inverse(ids["sessions"])]
-        + [operations[at]["model"] for at in order],
-    )
-    accesses = sorted(
-        range(len(rows["state_accesses"])),
-        key=lambda at: ids["operations"][rows["state_accesses"][at]["operation"]],
+        + [operations[at]["model"] for at in order]
+        + [row["entity"] for row in rows["annotations"] if row["entity_kind"] == EntityKind.MODEL],
     )
     versions = rows["state_versions"]
+
+    def by_name(state: int) -> tuple[str, str, int]:
+        return (rows["states"][state]["namespace"], rows["states"][state]["name"], state)
+
+    accesses = [
+        (ids["operations"][access["operation"]], by_name(versions[access["state_version"]]["state"]))
+        for access in rows["state_accesses"]
+    ]
     ids["states"] = _by_first_use(
         len(rows["states"]),
-        [versions[rows["state_accesses"][at]["state_version"]]["state"] for at in accesses]
-        + list(range(len(rows["states"]))),
+        [name[-1] for _, name in sorted(accesses)] + sorted(range(len(rows["states"])), key=by_name),
     )
     ids["state_versions"] = _inverse(
         sorted(

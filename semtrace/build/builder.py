@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from semtrace.build.assemble import assemble
+from semtrace.build.requests import Repeated, record_message, repeated
 from semtrace.errors import FormatError
 from semtrace.records import chat
 from semtrace.records.document import canonical_json
@@ -36,30 +37,15 @@ from semtrace.records.enums import (
     VersionMode,
 )
 from semtrace.records.trace import MemoryContent
+from semtrace.records.trace_tables import TRACE_TABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from semtrace.build.assemble import BuiltTrace
+    from semtrace.build.requests import Span
 
 TIMES = ("ready", "released", "submitted", "scheduled", "first_token", "finished")
-
-
-@dataclass(frozen=True)
-class Span:
-    """A part of a message's text that repeats an earlier operation's output.
-
-    Attributes:
-        start: first character of the part.
-        end: character after its last one.
-        source: the operation whose output it repeats.
-        source_start: first byte of it in the source's output artifact, None if unknown.
-    """
-
-    start: int
-    end: int
-    source: int
-    source_start: int | None = None
 
 
 @dataclass
@@ -106,14 +92,22 @@ class TraceBuilder:
         self._sent: set[int] = set()
 
     def _add(self, table: str, row: Row) -> int:
+        _known_columns(table, row)
         rows = self.rows[table]
         rows.append(row)
         return len(rows) - 1
 
+    def _update(self, table: str, row: int, columns: Row) -> None:
+        _known_columns(table, columns)
+        self.rows[table][row].update(columns)
+
     # -- artifacts, models, tasks, stages, sessions ---------------------------------------------------------
 
     def artifact(self, content: bytes | str, media_type: str | None = None) -> int:
-        """Keep a piece of content; equal content of one media type is kept once."""
+        """Keep a piece of content; equal content of one media type is kept once.
+
+        Without a media type it is text, or, where its bytes are not UTF-8, `application/octet-stream`.
+        """
         try:
             raw = content.encode() if isinstance(content, str) else content
         except UnicodeEncodeError as error:
@@ -122,7 +116,8 @@ class TraceBuilder:
                 code="text.surrogate",
                 hint="replace lone surrogates before, and say so in the loss report",
             ) from error
-        media_type = media_type or chat.TEXT_TYPE
+        if media_type is None:
+            media_type = chat.TEXT_TYPE if isinstance(content, str) or _is_text(raw) else chat.BYTES_TYPE
         digest = blake3(raw).digest()
         found = self._artifacts.get((digest, media_type))
         if found is None:
@@ -136,10 +131,23 @@ class TraceBuilder:
         return self.artifact(canonical_json(value), chat.JSON_TYPE)
 
     def model(self, name: str, **shape: object) -> int:
-        """The model of this name; made at first call, with what is known of its shape (columns of `models`)."""
+        """The model of this name; what a call says of its shape (columns of `models`) is added to what is known.
+
+        Raises:
+            FormatError: the call contradicts an earlier one.
+        """
         found = self._models.get(name)
         if found is None:
-            found = self._models[name] = self._add("models", {"name": name, **shape})
+            found = self._models[name] = self._add("models", {"name": name})
+        known = self.rows["models"][found]
+        for column, value in shape.items():
+            if known.get(column) not in (None, value):
+                raise FormatError(
+                    f"model {name} has {column} {known[column]} and {value}",
+                    code="model.shape",
+                    path="models",
+                )
+        self._update("models", found, shape)
         return found
 
     def task(
@@ -167,7 +175,7 @@ class TraceBuilder:
 
     def update_task(self, task: int, *, output: str | None = None, **columns: object) -> None:
         """Set columns of a task that became known later."""
-        self.rows["tasks"][task].update(columns)
+        self._update("tasks", task, columns)
         if output is not None:
             self.rows["tasks"][task]["output"] = self.artifact(output)
 
@@ -217,7 +225,7 @@ class TraceBuilder:
 
     def update_session(self, session: int, **columns: object) -> None:
         """Set columns of a session that became known later."""
-        self.rows["sessions"][session].update(columns)
+        self._update("sessions", session, columns)
 
     # -- operations -----------------------------------------------------------------------------------------
 
@@ -296,7 +304,7 @@ class TraceBuilder:
 
     def update_operation(self, operation: int, *, started_ns: int | None = None, **columns: object) -> None:
         """Set columns of an operation that became known later."""
-        self.rows["operations"][operation].update(columns)
+        self._update("operations", operation, columns)
         if started_ns is not None:
             self.started_ns[operation] = started_ns
 
@@ -308,6 +316,8 @@ class TraceBuilder:
             row = self.artifact(message, media_type)
         else:
             row = self.artifact(*chat.split_output(message))
+        if operation in self._sent and self.rows["operations"][operation]["output"] != row:
+            raise ValueError(f"operation {operation} cannot return something else: later inputs repeat it")
         self.rows["operations"][operation]["output"] = row
 
     def segment(
@@ -347,16 +357,33 @@ class TraceBuilder:
 
     def inherit(self, operation: int, base: int, segments: int) -> None:
         """Let an operation's input begin with the first segments of another's context (its input, then its output)."""
+        length = len(self.context(base))
+        if not 0 <= segments <= length + 1:
+            raise ValueError(f"the context of operation {base} has {length + 1} segments, not {segments}")
         self.rows["operations"][operation].update(context_base=base, context_segments=segments)
-        if segments > len(self.context(base)):
-            self._sent.add(base)  # its envelope is settled: others inherit what was sent
+        if segments > length:
+            self._sent.add(base)
+
+    def is_sent(self, operation: int) -> bool:
+        """Whether a later input inherits the operation's output, which settles how it is sent."""
+        return operation in self._sent
 
     def context(self, operation: int) -> list[int | tuple[int]]:
-        """The whole input of an operation: segments by provisional id, and inherited outputs as `(operation,)`."""
+        """The whole input of an operation: segments by provisional id, and inherited outputs as `(operation,)`.
+
+        Raises:
+            FormatError: the operation inherits its own context.
+        """
         chain = [operation]
         operations = self.rows["operations"]
-        while operations[chain[-1]]["context_base"] is not None:
-            chain.append(operations[chain[-1]]["context_base"])
+        while (base := operations[chain[-1]]["context_base"]) is not None:
+            if base in chain[:1] or len(chain) > len(operations):
+                raise FormatError(
+                    f"operation {operation} inherits its own context",
+                    code="order.cycle",
+                    requirement="ST-ORD-002",
+                )
+            chain.append(base)
         pieces: list[int | tuple[int]] = []
         for position, at in enumerate(reversed(chain)):
             if position:
@@ -388,117 +415,18 @@ class TraceBuilder:
 
         Raises:
             FormatError: a message has no role that a wire format has.
+            ValueError: the operation has an input already, or a span is empty or reaches past the text.
         """
-        skip = 0
+        if self._own[operation] or self.rows["operations"][operation]["context_base"] is not None:
+            raise ValueError(f"operation {operation} has its input already")
         tools_row = None if tools is None else self.json_artifact(list(tools))
-        if base is not None:
-            count, skip, same_tools = self._common(base, messages, tools_row)
-            if count:
-                self.inherit(operation, base, count)
-            if same_tools:
-                tools_row = None
-        if tools_row is not None:
+        known = Repeated() if base is None else repeated(self, base, messages, tools_row)
+        if base is not None and known.segments:
+            self.inherit(operation, base, known.segments)
+        if tools_row is not None and not known.tools:
             self.segment(operation, Role.TOOLS, artifact=tools_row)
-        for index in range(skip, len(messages)):
-            self._message(operation, messages[index], (sources or {}).get(index, ()))
-
-    def _message(self, operation: int, message: Mapping[str, Any], sources: int | Sequence[Span]) -> None:
-        split = chat.split_message(message)
-        cut: list[list[tuple[str, Span | None]]] = [[(piece.text, None)] for piece in split.pieces]
-        if isinstance(sources, int):
-            cut = [[(piece.text, Span(0, len(piece.text), sources))] for piece in split.pieces]
-        elif sources:
-            cut[0] = list(_cut(split.pieces[0].text, sources))
-        counts = tuple(len(parts) for parts in cut)
-        envelope = split.envelope(counts)
-        if envelope is not None and split.envelope() is None and len(split.pieces) == 1:
-            envelope = None  # the default envelope takes every segment
-        number: int | None = None
-        for parts in cut:
-            for text, span in parts:
-                row = self.segment(
-                    operation,
-                    split.role,
-                    text,
-                    message=number,
-                    envelope=envelope,
-                    source=span.source if span else None,
-                    source_start=span.source_start if span else None,
-                    source_length=len(text.encode()) if span and span.source_start is not None else None,
-                )
-                number, envelope = self.rows["segments"][row]["message"], None
-
-    def _common(
-        self, base: int, messages: Sequence[Mapping[str, Any]], tools_row: int | None
-    ) -> tuple[int, int, bool]:
-        """How much of a base's context a request repeats: its segments, the messages they make, whether with tools."""
-        pieces: list[int | tuple[int]] = [*self.context(base), (base,)]
-        segments, operations, artifacts = (
-            self.rows["segments"],
-            self.rows["operations"],
-            self.rows["artifacts"],
-        )
-        at = taken = 0
-        same_tools = False
-        base_tools = [row for row in pieces if isinstance(row, int) and segments[row]["role"] == Role.TOOLS]
-        if base_tools or tools_row is not None:
-            if (
-                len(base_tools) != 1
-                or base_tools[0] != pieces[0]
-                or segments[base_tools[0]]["artifact"] != tools_row
-            ):
-                return 0, 0, False
-            at, same_tools = 1, True
-        while at < len(pieces) and taken < len(messages):
-            piece = pieces[at]
-            message = messages[taken]
-            if isinstance(piece, tuple):
-                output = operations[piece[0]]["output"]
-                if output is None:
-                    break
-                stored = artifacts[output]
-                envelope = chat.output_envelope(message, self.content[stored["digest"]], stored["media_type"])
-                if envelope is False:
-                    break
-                row = None if envelope is None else self.artifact(bytes(envelope), chat.JSON_TYPE)
-                current = operations[piece[0]].get("output_envelope")
-                if piece[0] == base and current is None and base not in self._sent:
-                    operations[base]["output_envelope"] = current = row
-                if current != row:
-                    break
-                at, taken = at + 1, taken + 1
-                continue
-            length = 1
-            first = segments[piece]
-            while (
-                at + length < len(pieces)
-                and isinstance(following := pieces[at + length], int)
-                and segments[following]["operation"] == first["operation"]
-                and segments[following]["message"] == first["message"]
-            ):
-                length += 1
-            if not self._equal(pieces[at : at + length], message):
-                break
-            at, taken = at + length, taken + 1
-        if taken == 0:
-            return 0, 0, False
-        return at, taken, same_tools
-
-    def _equal(self, rows: Iterable[int | tuple[int]], message: Mapping[str, Any]) -> bool:
-        segments, artifacts = self.rows["segments"], self.rows["artifacts"]
-        texts: list[str] = []
-        first: Row | None = None
-        for row in rows:
-            segment = segments[row]  # type: ignore[index]  # only segments are passed
-            first = first or segment
-            if segment["artifact"] is None:
-                return False
-            texts.append(self.content[artifacts[segment["artifact"]]["digest"]].decode())
-        if first is None:
-            return False
-        envelope = first["envelope"]
-        raw = None if envelope is None else self.content[artifacts[envelope]["digest"]]
-        return canonical_json(chat.join_message(first["role"], raw, texts)) == canonical_json(dict(message))
+        for index in range(known.messages, len(messages)):
+            record_message(self, operation, messages[index], (sources or {}).get(index, ()))
 
     # -- edges, state, annotations, observations --------------------------------------------------------------
 
@@ -598,6 +526,8 @@ class TraceBuilder:
         """Add a remark under a namespaced key (`adapter/key`)."""
         if "/" not in key:
             raise ValueError(f"annotation key {key!r} has no namespace")
+        if kind is EntityKind.EDGE:
+            raise ValueError("an edge has no id before the trace is built: annotate an operation")
         self._add("annotations", {"entity_kind": kind, "entity": entity, "key": key, "value": value})
 
     def observe(
@@ -648,14 +578,15 @@ class TraceBuilder:
         return assemble(self)
 
 
-def _cut(text: str, spans: Sequence[Span]) -> Iterable[tuple[str, Span | None]]:
-    at = 0
-    for span in sorted(spans, key=lambda each: each.start):
-        if span.start < at or span.end > len(text) or span.end <= span.start:
-            continue  # overlaps an earlier span
-        if span.start > at:
-            yield text[at : span.start], None
-        yield text[span.start : span.end], span
-        at = span.end
-    if at < len(text):
-        yield text[at:], None
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _known_columns(table: str, row: Mapping[str, object]) -> None:
+    unknown = sorted(set(row) - set(TRACE_TABLE[table].by_name))
+    if unknown:
+        raise TypeError(f"{table} has no column {', '.join(unknown)}")

@@ -27,12 +27,13 @@ from semtrace.records.document import canonical_json
 from semtrace.records.enums import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from semtrace.records.trace import Trace
 
 TEXT_TYPE: Final = "text/plain; charset=utf-8"
 JSON_TYPE: Final = "application/json"
+BYTES_TYPE: Final = "application/octet-stream"
 MESSAGE_TYPE: Final = "application/vnd.semtrace.message+json"
 
 _WIRE_ROLES: Final = {
@@ -43,7 +44,8 @@ _WIRE_ROLES: Final = {
     "tool": Role.TOOL,
     "function": Role.TOOL,
 }
-_ROLE_NAMES: Final = {
+_DECODERS: Final[dict[str, Callable[[str], Any]]] = {"text": str, "json": json.loads, "merge": json.loads}
+_ROLE_NAMES: Final[dict[int, str]] = {
     Role.SYSTEM: "system",
     Role.USER: "user",
     Role.ASSISTANT: "assistant",
@@ -160,6 +162,8 @@ def output_envelope(message: Mapping[str, Any], content: bytes, media_type: str)
             return False
         literal = {key: value for key, value in message.items() if key != "content"}
         slots = [["/content", "text", 1]]
+    elif media_type != MESSAGE_TYPE:
+        return False
     else:
         members = json.loads(content)
         if any(
@@ -177,12 +181,12 @@ def output_envelope(message: Mapping[str, Any], content: bytes, media_type: str)
 
 
 def join_message(
-    role: Role, envelope: bytes | None, texts: list[str], media_type: str = TEXT_TYPE
+    role: int, envelope: bytes | None, texts: list[str], media_type: str = TEXT_TYPE
 ) -> dict[str, Any]:
     """Put a message together again.
 
     Args:
-        role: role of its first segment.
+        role: role of its first segment, a number of `Role`.
         envelope: its envelope, None for the default one.
         texts: the content of its segments, in order.
         media_type: of an output that is sent as a message; text for segments.
@@ -204,7 +208,7 @@ def join_message(
         for pointer, encoding, count in slots:
             text = "".join(texts[taken : taken + count])
             taken += count
-            value = text if encoding == "text" else json.loads(text)
+            value = _DECODERS[encoding](text)
             if encoding == "merge":
                 target = _find(message, pointer)
                 target.update(value)
@@ -218,9 +222,9 @@ def join_message(
             code="chat.envelope",
             requirement="ST-CHAT-003",
         ) from error
-    if taken != len(texts):
+    if not isinstance(message, dict) or taken != len(texts):
         raise IntegrityError(
-            f"{taken} segments have a slot in the envelope, the message has {len(texts)}",
+            f"the envelope of a {type(message).__name__} has slots for {taken} segments, the message has {len(texts)}",
             code="chat.envelope",
             requirement="ST-CHAT-003",
         )
@@ -243,6 +247,9 @@ def context(trace: Trace, operation: int) -> Iterator[tuple[int, int]]:
     Yields:
         `(operation, segment)`: the operation that the piece is recorded at, and the row of its segment, or
         `NULL` for the output of that operation.
+
+    Raises:
+        IntegrityError: a base is not a lower row.
     """
     operations = trace.operations
     base = operations.ints("context_base")
@@ -250,6 +257,13 @@ def context(trace: Trace, operation: int) -> Iterator[tuple[int, int]]:
     offsets = trace.segment_offsets
     chain = [operation]
     while base[chain[-1]] != NULL:
+        if not 0 <= base[chain[-1]] < chain[-1]:
+            raise IntegrityError(
+                f"context base {base[chain[-1]]} is not a lower row",
+                code="order.reference",
+                path=f"operations.context_base[{chain[-1]}]",
+                requirement="ST-ORD-002",
+            )
         chain.append(int(base[chain[-1]]))
     pieces: list[tuple[int, int]] = []
     for position, at in enumerate(reversed(chain)):
@@ -259,6 +273,20 @@ def context(trace: Trace, operation: int) -> Iterator[tuple[int, int]]:
         if at != operation:
             pieces.append((at, NULL))
     yield from pieces
+
+
+def _tools(text: str) -> list[Any]:
+    try:
+        tools = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(
+            f"tool definitions are not JSON: {error}", code="chat.tools", requirement="ST-CHAT-003"
+        ) from error
+    if not isinstance(tools, list):
+        raise IntegrityError(
+            "tool definitions are not a JSON list", code="chat.tools", requirement="ST-CHAT-003"
+        )
+    return tools
 
 
 def rebuild_request(trace: Trace, operation: int) -> dict[str, Any] | None:
@@ -283,12 +311,11 @@ def rebuild_request(trace: Trace, operation: int) -> dict[str, Any] | None:
         nonlocal tools
         if head is None:
             return
-        role = Role(int(roles[first]))
-        if role is Role.TOOLS:
-            tools = json.loads("".join(group))
-        elif role is not Role.TEMPLATE:
+        if roles[first] == Role.TOOLS:
+            tools = _tools("".join(group))
+        elif roles[first] != Role.TEMPLATE:
             envelope = trace.artifact(int(envelopes[first]))
-            messages.append(join_message(role, envelope, list(group)))
+            messages.append(join_message(roles[first], envelope, list(group)))
 
     operations = trace.operations
     media = trace["artifacts"].array("media_type")

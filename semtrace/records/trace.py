@@ -123,9 +123,20 @@ class Trace:
         return np.searchsorted(self.edges.ints("target"), bounds).astype(np.int64)
 
     def artifact(self, row: int) -> bytes | None:
-        """The content of an artifact by its row; None where it is null, withheld or not here."""
+        """The content of an artifact by its row; None where it is null, withheld or not here.
+
+        Raises:
+            IntegrityError: there is no such row.
+        """
         if row == NULL:
             return None
+        if not 0 <= row < self.tables["artifacts"].rows:
+            raise IntegrityError(
+                f"there is no artifact {row}",
+                code="order.reference",
+                path="artifacts",
+                requirement="ST-TAB-010",
+            )
         digest = self.tables["artifacts"].array("digest")[row].as_py()
         return self.content.get(digest)
 
@@ -133,7 +144,7 @@ class Trace:
         """The content of a text artifact by its row.
 
         Raises:
-            IntegrityError: the content is not UTF-8.
+            IntegrityError: the content is not UTF-8, or there is no such row.
         """
         content = self.artifact(row)
         if content is None:
