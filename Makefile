@@ -38,3 +38,10 @@ lint: .venv/.installed
 format: .venv/.installed
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+# The declarations in semtrace/records are the source of the .proto files, of their Python code and of spec/tables.md.
+proto: .venv/.installed
+	$(BIN)/python tools/generate_proto.py
+	$(BIN)/python tools/generate_tables.py
+	$(BIN)/buf lint proto
+	$(BIN)/protoc --proto_path=proto --python_out=. --pyi_out=. proto/semtrace/v1/*.proto
