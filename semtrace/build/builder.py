@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from semtrace.build.assemble import assemble
-from semtrace.build.requests import Repeated, record_message, repeated
+from semtrace.build.requests import Repeated, Span, record_message, repeated
 from semtrace.errors import FormatError
 from semtrace.records import chat
 from semtrace.records.document import canonical_json
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from semtrace.build.assemble import BuiltTrace
-    from semtrace.build.requests import Span
+__all__ = ["TIMES", "Observed", "Row", "Span", "TraceBuilder"]
 
 TIMES = ("ready", "released", "submitted", "scheduled", "first_token", "finished")
 
