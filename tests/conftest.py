@@ -6,6 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Timing decides nothing: machines are slow and shared. `make test` draws the same examples every time; fuzzing
+# (HYPOTHESIS_PROFILE=fuzz) draws many, new ones each time.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("test", _UNTIMED, max_examples=50, derandomize=True, database=None)
+settings.register_profile("fuzz", _UNTIMED, max_examples=3000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 
 @pytest.fixture(scope="session")
