@@ -19,7 +19,9 @@ ENUMS = [kind for kind in vars(enums).values() if isinstance(kind, type) and iss
 def test_numbers_and_names_of_tables_are_unique():
     assert len({table.number for table in TABLES.values()}) == len(TRACE_TABLES) + len(EXECUTION_TABLES)
     assert len({table.entity for table in TABLES.values()}) == len(TABLES)
-    assert all(0 <= table.number < 256 for table in TABLES.values()), "a table's number is one byte in a digest"
+    assert all(0 <= table.number < 256 for table in TABLES.values()), (
+        "a table's number is one byte in a digest"
+    )
     assert all(table.number < 100 for table in TRACE_TABLES)
     assert all(table.number > 100 for table in EXECUTION_TABLES)
 
