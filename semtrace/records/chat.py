@@ -17,13 +17,12 @@ the text at `/content`, or the members merged.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.errors import FormatError, IntegrityError
 from semtrace.records.columns import NULL
-from semtrace.records.document import canonical_json
+from semtrace.records.document import canonical_json, parse_canonical
 from semtrace.records.enums import Role
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ _WIRE_ROLES: Final = {
     "tool": Role.TOOL,
     "function": Role.TOOL,
 }
-_DECODERS: Final[dict[str, Callable[[str], Any]]] = {"text": str, "json": json.loads, "merge": json.loads}
+_DECODERS: Final[dict[str, Callable[[str], Any]]] = {"text": str, "json": parse_canonical, "merge": parse_canonical}
 _ROLE_NAMES: Final[dict[int, str]] = {
     Role.SYSTEM: "system",
     Role.USER: "user",
@@ -165,7 +164,7 @@ def output_envelope(message: Mapping[str, Any], content: bytes, media_type: str)
     elif media_type != MESSAGE_TYPE:
         return False
     else:
-        members = json.loads(content)
+        members = parse_canonical(content)
         if any(
             key not in message or canonical_json(message[key]) != canonical_json(members[key])
             for key in members
@@ -202,7 +201,7 @@ def join_message(
                 [("", "merge", 1)] if merge else [("/content", "text", len(texts))]
             )
         else:
-            parsed = json.loads(envelope)
+            parsed = parse_canonical(envelope)
             message, slots = parsed["message"], parsed["slots"]
         taken = 0
         for pointer, encoding, count in slots:
@@ -277,7 +276,7 @@ def context(trace: Trace, operation: int) -> Iterator[tuple[int, int]]:
 
 def _tools(text: str) -> list[Any]:
     try:
-        tools = json.loads(text)
+        tools = parse_canonical(text)
     except (ValueError, RecursionError) as error:
         raise IntegrityError(
             f"tool definitions are not JSON: {error}", code="chat.tools", requirement="ST-CHAT-003"

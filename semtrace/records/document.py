@@ -46,6 +46,23 @@ def canonical_json(value: object) -> bytes:
         ) from error
 
 
+def parse_canonical(text: str | bytes) -> Any:
+    """The values that canonical JSON spells.
+
+    Digits of 2^53 and more spell a double, as RFC 8785 has no such integers: the value's canonical form is the text.
+
+    Raises:
+        ValueError: it is not JSON.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, parse_int=_integer_or_double)
+
+
+def _integer_or_double(digits: str) -> int | float:
+    value = int(digits)
+    return value if abs(value) < 1 << 53 else float(digits)
+
+
 class Document(BaseModel):
     """Base of all documents: strict keys, immutable."""
 

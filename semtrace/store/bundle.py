@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +12,7 @@ from blake3 import blake3
 
 import semtrace
 from semtrace.errors import FormatError, IntegrityError, UsageError
-from semtrace.records.document import DOCUMENT_LIMIT
+from semtrace.records.document import DOCUMENT_LIMIT, parse_canonical
 from semtrace.records.enums import Availability, ContentLevel
 from semtrace.records.execution import Execution
 from semtrace.records.execution_tables import EXECUTION_TABLE
@@ -72,7 +71,7 @@ class Bundle:
             raise FormatError(f"larger than {DOCUMENT_LIMIT} bytes", code="bundle.manifest", path=where)
         stored = raw.to_pybytes()
         try:
-            values = json.loads(stored)
+            values = parse_canonical(stored)
         except (ValueError, RecursionError) as error:
             raise FormatError(
                 f"the manifest is not JSON: {error}",

@@ -1,0 +1,179 @@
+"""Documents that people write: every mistake is named with its place, nothing is guessed or dropped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import Field
+
+from semtrace.errors import FormatError, UsageError
+from semtrace.records import document
+from semtrace.records.document import Document, Int64, canonical_json, read_values
+from semtrace.records.execution import Backend, ExecutionHeader
+
+
+class Wheel(Document):
+    radius: int
+    note: str | None = None
+
+
+class Cart(Document):
+    name: str
+    wheels: list[Wheel] = Field(default_factory=list)
+    born_ns: Int64 | None = None
+
+
+def refused(tmp_path, text, suffix=".yaml"):
+    path = tmp_path / f"cart{suffix}"
+    path.write_text(text, "utf-8", newline="")
+    with pytest.raises(FormatError) as caught:
+        Cart.read(path)
+    assert caught.value.path == str(path)
+    return caught.value
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".yml", ".json", ".JSON", ""])
+def test_json_is_read_under_every_name(tmp_path, suffix):
+    path = tmp_path / f"cart{suffix}"
+    path.write_text('{"name": "a", "wheels": [{"radius": 3}]}')
+    assert Cart.read(path) == Cart(name="a", wheels=[Wheel(radius=3)])
+
+
+def test_yaml_is_read(tmp_path):
+    path = tmp_path / "cart.yaml"
+    path.write_text("name: a\nwheels:\n  - radius: 3\n    note: |\n      round\n")
+    assert Cart.read(path).wheels[0].note == "round\n"
+
+
+def test_an_unknown_key_names_the_nearest(tmp_path):
+    error = refused(tmp_path, "name: a\nwheel: []\n")
+    assert error.message == "unknown key 'wheel', did you mean 'wheels'?"
+    assert error.requirement == "ST-DOC-001"
+    assert refused(tmp_path, "name: a\nzzz: 1\n").message == "unknown key 'zzz'"
+
+
+def test_every_mistake_is_named_with_its_place(tmp_path):
+    error = refused(tmp_path, "wheels:\n  - radius: big\n  - radius: 1\n    nota: x\n")
+    assert "name: Field required" in error.message
+    assert "wheels.0.radius" in error.message
+    assert "wheels.1: unknown key 'nota', did you mean 'note'?" in error.message
+
+
+def test_a_key_with_a_namespace_is_kept(tmp_path):
+    path = tmp_path / "cart.yaml"
+    path.write_text("name: a\nexample.org/colour: red\nwheels: [{radius: 1, example.org/spokes: 8}]\n")
+    cart = Cart.read(path)
+    assert cart.as_json() == {
+        "name": "a",
+        "example.org/colour": "red",
+        "wheels": [{"radius": 1, "example.org/spokes": 8}],
+    }
+    assert Cart.parse(json.loads(cart.canonical()), path="again") == cart
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "says"),
+    [
+        ("name: a\nname: b\n", ".yaml", "twice"),
+        ('{"name": "a", "name": "b"}', ".json", "twice"),
+        ("name: a\nwheels: [{radius: 1, radius: 2}]\n", ".yaml", "twice"),
+        ("name: &x a\nwheels: *x\n", ".yaml", "aliases"),
+        ("a: &a [1, 2]\nb: &b [*a, *a]\n", ".yaml", "aliases"),
+        ("name: [\n", ".yaml", "neither YAML nor JSON"),
+        ("name: a", ".json", "neither YAML nor JSON"),
+        ("name: a\n---\nname: b\n", ".yaml", "neither YAML nor JSON"),
+        ("name: !!python/object/apply:os.system [ls]\n", ".yaml", "neither YAML nor JSON"),
+        ('{"name": NaN}', ".json", "NaN is not JSON"),
+        ('{"name": -Infinity}', ".json", "-Infinity is not JSON"),
+        ("[" * 100_000, ".json", "neither YAML nor JSON"),
+        ("[" * 5_000, ".yaml", "neither YAML nor JSON"),
+        ('{"name": ' + "1" * 5_000 + "}", ".json", "neither YAML nor JSON"),
+        ("", ".yaml", "valid dictionary"),
+        ("- 1\n", ".yaml", "valid dictionary"),
+        ("? [1, 2]\n: 3\n", ".yaml", "neither YAML nor JSON"),
+    ],
+)
+def test_texts_that_are_no_document(tmp_path, text, suffix, says):
+    error = refused(tmp_path, text, suffix)
+    assert says in error.message
+    assert "\n" not in error.message
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        Cart.read(tmp_path / "nothing.yaml")
+    assert caught.value.code == "file.unreadable"
+    with pytest.raises(UsageError):
+        Cart.read(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\n")
+    with pytest.raises(FormatError) as bad:
+        Cart.read(tmp_path / "latin.yaml")
+    assert bad.value.code == "document.encoding"
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(document, "DOCUMENT_LIMIT", 10)
+    path = tmp_path / "cart.json"
+    path.write_text('{"name": "a"}')
+    with pytest.raises(FormatError) as caught:
+        read_values(path)
+    assert caught.value.code == "document.size"
+
+
+@pytest.mark.parametrize("value", [1 << 53, -(1 << 53), float("nan"), float("inf"), "\ud800", {"\udc00": 1}])
+def test_values_without_canonical_form(value):
+    with pytest.raises(FormatError) as caught:
+        canonical_json([value])
+    assert caught.value.code == "document.canonical"
+
+
+def test_canonical_form():
+    assert canonical_json({"b": 1.0, "a": [True, None, "é\n"], "\U0001f600": 0, "\ufb33": 0}) == (
+        '{"a":[true,null,"é\\n"],"b":1,"\U0001f600":0,"\ufb33":0}'.encode()
+    ), "RFC 8785 sorts by UTF-16 code units"
+    assert canonical_json((1 << 53) - 1) == b"9007199254740991"
+
+
+def test_deep_values_end_in_an_error_not_a_traceback():
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(FormatError):
+        canonical_json(deep)
+    with pytest.raises(FormatError):
+        Backend(name="x", settings={"a": deep}).canonical()
+
+
+def test_integers_past_double_precision_are_strings_in_json():
+    cart = Cart(name="a", born_ns=1_764_441_600_000_000_001)
+    assert cart.as_json()["born_ns"] == "1764441600000000001"
+    assert Cart.parse(json.loads(cart.canonical()), path="x") == cart
+    assert Cart.parse({"name": "a", "born_ns": 5}, path="x").born_ns == 5
+    with pytest.raises(FormatError, match="born_ns"):
+        Cart.parse({"name": "a", "born_ns": 1 << 63}, path="x")
+
+
+def test_an_execution_with_a_unix_origin_has_a_canonical_form():
+    header = ExecutionHeader(
+        work_digest="blake3:" + "0" * 64,
+        mode="native",
+        clock="wall",
+        origin_unix_ns=1_764_441_600_123_456_789,
+        measured_at="client",
+        backend=Backend(name="x"),
+        seeds={"arrivals": (1 << 63) - 1},
+    )
+    again = ExecutionHeader.parse(json.loads(header.canonical()), path="x")
+    assert again == header
+    assert again.origin_unix_ns == 1_764_441_600_123_456_789
+
+
+def test_documents_do_not_change_and_digest_what_they_say():
+    cart = Cart(name="a")
+    with pytest.raises(ValueError, match="frozen"):
+        cart.name = "b"
+    assert cart.content_digest() == Cart(name="a", wheels=[]).content_digest()
+    assert cart.content_digest() != Cart(name="b").content_digest()
+    assert cart.content_digest().startswith("blake3:")
+    assert "born_ns" not in cart.as_json(), "what is absent is left out"
