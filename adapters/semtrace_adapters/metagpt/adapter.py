@@ -16,10 +16,11 @@ from semtrace_adapters.base import ImportOptions, ImportResult, LossReport
 from .config import Config, read_config
 from .events import events_of
 from .lines import HEADER, Log, merge_logs, read_json_log, read_text_log
+from .run import Run, split_runs
 from .runs_to_trace import RunToTrace, Sources
 from .team import Team, looks_like_team, read_team, totals_of
 from .team_to_trace import add_team, add_workspace
-from .turns import Run, read_run, split_runs
+from .turns import read_run
 from .workspace import DEPENDENCIES, Workspace, files_of, read_workspace
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from .workspace import Names, documents_in
 if TYPE_CHECKING:
     from semtrace.build import Span
 
+    from .run import Written
     from .runs_to_trace import RunToTrace
-    from .turns import Written
     from .units import Unit
 
 

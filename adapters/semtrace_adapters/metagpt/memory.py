@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from semtrace_adapters.base import LossReport
 
     from .events import Message
+    from .run import Run, Sent, Turn
     from .team import Team
-    from .turns import Run, Sent, Turn
     from .units import Unit
 
 ALL = "<all>"

@@ -19,7 +19,7 @@ from semtrace.records.enums import (
 from .events import Observed, RoundEnd
 from .material import Material
 from .memory import Memories, remember
-from .units import Unit, barriers, sources, units_of
+from .units import Unit, barriers, sources, turns_apart, units_of
 
 if TYPE_CHECKING:
     from semtrace.build import TraceBuilder
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from .config import Config
     from .memory import Entry
+    from .run import Run, Sent, Turn
     from .team import Team
-    from .turns import Run, Sent, Turn
     from .workspace import Workspace
 
 MESSAGE_TYPE: Final = "application/json"
@@ -236,6 +236,16 @@ class RunToTrace:
         for unit in every:
             for before, evidence in unit.before:
                 self.builder.edge(self.operations[id(unit)], self.operations[id(before)], evidence=evidence)
+        apart = turns_apart(self.run, self.units)
+        for later, earlier, evidence in apart:
+            self.builder.edge(self.operations[id(later)], self.operations[id(earlier)], evidence=evidence)
+        if self.run.sparse and apart:
+            self.loss.add(
+                "turns.order",
+                "inferred",
+                "a log without rounds: an action that began after others were over is taken to have waited for them",
+                count=len(apart),
+            )
         rounds = {unit.turn.round for unit in every}
         for later, earlier in barriers(self.run, every):
             self.builder.edge(

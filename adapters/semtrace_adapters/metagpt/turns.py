@@ -1,4 +1,4 @@
-"""Runs, the turns of roles in them, and the calls of the model in each turn.
+"""From the events of a run to the turns of roles, and the calls of the model in each turn.
 
 In every round each role takes its messages, and where one concerns it, has a turn: one action after the other, each
 with any number of calls of the model. The log names the role in some lines only. A request is the role's that its
@@ -8,7 +8,6 @@ system message names. The end of a call names nobody: see `pairing`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.records.enums import Evidence, OperationStatus
@@ -36,6 +35,7 @@ from .events import (
     Usage,
 )
 from .pairing import Call, CallsInFlight
+from .run import Run, Sent, Step, Turn, Written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,113 +49,16 @@ _PREFIX: Final = re.compile(r"You are an? (?P<profile>[^\n]+?), named (?P<name>[
 _CHOOSES: Final = "You can decide which stage you should enter"
 
 
-@dataclass(eq=False)
-class Step:
-    """One action of a turn."""
-
-    action: str
-    at: int
-    where: str
-    start_ns: int
-    announced: bool
-    calls: list[Call] = field(default_factory=list)
-    ended_at: int | None = None
-    end_ns: int | None = None
-
-
-@dataclass(eq=False)
-class Turn:
-    """A role's turn: from the messages that it takes to the message that it publishes."""
-
-    role: str
-    round: int
-    at: int
-    steps: list[Step] = field(default_factory=list)
-    published: Message | None = None
-    end_ns: int | None = None
-    ended_at: int | None = None
-    failed: bool = False
-
-    @property
-    def calls(self) -> list[Call]:
-        """Its calls, in order of their start."""
-        return [call for step in self.steps for call in step.calls]
-
-
-@dataclass(eq=False)
-class Sent:
-    """A message on its way: the turn that published it, None for the user's; and who it reached."""
-
-    message: Message
-    at: int
-    time_ns: int
-    where: str
-    turn: Turn | None
-    reached_nobody: bool = False
-
-
-@dataclass(eq=False)
-class Written:
-    """A file that was written, and what it was recorded to depend on; `turn` is whose doing it was."""
-
-    path: str
-    at: int
-    where: str
-    turn: Turn | None
-    call: Call | None
-    depends_on: tuple[str, ...] = ()
-
-
-@dataclass(eq=False)
-class Run:
-    """One run of a team, or of a role by itself."""
-
-    events: list[Event]
-    ordinal: int
-    continues: Run | None = None
-    dollars: str | None = None
-    roles: list[str] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    sent: list[Sent] = field(default_factory=list)
-    observed: list[tuple[int, str]] = field(default_factory=list)
-    written: list[Written] = field(default_factory=list)
-    renamed: list[tuple[str, str]] = field(default_factory=list)
-    rounds: int = 0
-    failed: bool = False
-    idle: bool = False
-    ended: bool = False
-
-    @property
-    def start_ns(self) -> int:
-        """Time of its first event."""
-        return self.events[0].line.time_ns
-
-
-def split_runs(events: Sequence[Event]) -> list[Run]:
-    """The runs in one log. A budget begins one; so does a user's requirement after the run before is over."""
-    runs: list[Run] = []
-    over = False
-    for event in events:
-        asks_again = isinstance(event, Publish) and event.message.from_user and over
-        if not runs or isinstance(event, Invest) or asks_again:
-            runs.append(Run([], len(runs), continues=runs[-1] if runs and asks_again else None))
-            over = False
-        runs[-1].events.append(event)
-        over = over or isinstance(event, RunEnd) or (isinstance(event, Failed) and event.whole_run)
-    # A budget may be given long before the first requirement, or twice.
-    return [run for run in runs if any(not isinstance(event, Invest) for event in run.events)]
-
-
 class _Reader:
     """Walks through the events of one run."""
 
     def __init__(self, run: Run, prefixes: Mapping[str, str], loss: LossReport) -> None:
         self.run, self.prefixes, self.loss = run, prefixes, loss
         self.calls = CallsInFlight(loss, ends_logged=any(isinstance(event, Usage) for event in run.events))
-        # A log of level INFO shows actions and the ends of calls, but neither turns nor requests.
-        self.sparse = not any(isinstance(event, (Observed, Publish, RoundEnd)) for event in run.events)
+        run.sparse = not any(isinstance(event, (Observed, Publish, RoundEnd)) for event in run.events)
         self.usage_since_act = False
         self.turns: dict[str, Turn] = {}
+        self.last_begin: Event | None = None
         self.purpose: Purpose | None = None
         self.retries = 0
 
@@ -217,11 +120,12 @@ class _Reader:
         return turn
 
     def _act(self, event: Act) -> None:
-        if self.sparse and self.usage_since_act:
+        if self.run.sparse and self.usage_since_act:
             for other in [turn for role, turn in self.turns.items() if role != event.role]:
                 self._end_turn(other, event)
         self.usage_since_act = False
-        turn = self.turns.get(self._known(event.role)) or self._open(event.role, event)
+        self.last_begin = event
+        turn = self._turn_for(event.role, event)
         last = turn.steps[-1] if turn.steps else None
         if event.announced and last and not last.calls and not last.announced and last.action == event.action:
             last.announced = True
@@ -283,16 +187,19 @@ class _Reader:
         chooses = bool(event.messages) and any(
             isinstance(m.get("content"), str) and _CHOOSES in m["content"] for m in event.messages or ()
         )
-        self._place(call, event, THINK if chooses else None)
-        self.calls.begin(call)
-
-    def _place(self, call: Call, event: Event, action: str | None) -> None:
-        """Put a call into the step that it belongs to."""
-        if call.role is None:
+        if role is None:
             turn = Turn("", self.run.rounds, event.at)
             self.run.turns.append(turn)
         else:
-            turn = self.turns.get(self._known(call.role)) or self._open(call.role, event)
+            turn = self._turn_for(role, event)
+        self._into(turn, call, event, THINK if chooses else None)
+        self.calls.begin(call)
+
+    def _turn_for(self, role: str, event: Event) -> Turn:
+        return self.turns.get(self._known(role)) or self._open(role, event)
+
+    def _into(self, turn: Turn, call: Call, event: Event, action: str | None) -> None:
+        """Put a call into the step of a turn that it belongs to."""
         if not turn.steps or (action and turn.steps[-1].action != action):
             self._end_step(turn, event)
             turn.steps.append(
@@ -347,17 +254,27 @@ class _Reader:
 
     def _unlogged(self, event: Usage, role: str | None) -> Call:
         """A call whose request is not in the log: another interface of the provider, or a log without debug lines."""
-        acting = list(self.turns.values())
-        if role is None and len(acting) == 1:
-            role = acting[0].role
+        if role is None and len(self.turns) == 1:
+            role = next(iter(self.turns))
+        if self.run.sparse and (self.purpose is not None or isinstance(self.last_begin, Usage)):
+            role = None  # such a call is of a role that does not say when it acts
         call = Call(event.at, event.line.where, role, "", None)
-        self._place(call, event, None)
-        step = next(step for turn in self.run.turns for step in turn.steps if call in step.calls)
-        before = step.calls[-2].end_ns if len(step.calls) > 1 else None
-        call.start_ns, call.start_evidence = (
-            before if before is not None else step.start_ns,
-            Evidence.INFERRED,
-        )
+        if role is None:
+            begin: Event = self.purpose or self.last_begin or event
+            if self.run.sparse and self.purpose is not None and self.usage_since_act:
+                for other in list(self.turns.values()):
+                    self._end_turn(other, begin)
+            turn = Turn("", self.run.rounds, begin.at, ended_at=event.at, end_ns=event.line.time_ns)
+            turn.steps.append(Step("", begin.at, begin.line.where, begin.line.time_ns, announced=True))
+            self.run.turns.append(turn)
+            if self.run.sparse and (self.purpose is not None or isinstance(begin, Usage)):
+                self.last_begin = event
+        else:
+            turn = self._turn_for(role, event)
+        before = turn.steps[-1].calls[-1].end_ns if turn.steps and turn.steps[-1].calls else None
+        self._into(turn, call, event, None)
+        call.start_ns = before if before is not None else turn.steps[-1].start_ns
+        call.start_evidence = Evidence.INFERRED
         call.close(event.line.time_ns, event.at, Evidence.DERIVED)
         call.count(event, Evidence.DERIVED)
         self.loss.add(
@@ -484,8 +401,30 @@ def read_run(run: Run, prefixes: Mapping[str, str], loss: LossReport) -> None:
         loss: told of what cannot be known.
     """
     _Reader(run, prefixes, loss).read()
+    if run.sparse:
+        _without_covers(run, loss)
     for turn in run.turns:
         _outputs(turn)
+
+
+def _without_covers(run: Run, loss: LossReport) -> None:
+    """Leave out actions during which calls ended that are nobody's: they may be what those actions did."""
+    ends = [turn.ended_at for turn in run.turns if not turn.role and turn.ended_at is not None]
+    for turn in run.turns:
+        kept = [
+            step
+            for step in turn.steps
+            if step.calls or not any(step.at < end <= (step.ended_at or end) for end in ends)
+        ]
+        if len(kept) < len(turn.steps):
+            loss.add(
+                "action.calls_unknown",
+                "unknown",
+                "an action during which calls ended that may be its own or another's: only the calls are operations",
+                count=len(turn.steps) - len(kept),
+                where=turn.steps[0].where,
+            )
+        turn.steps = kept
 
 
 def _outputs(turn: Turn) -> None:

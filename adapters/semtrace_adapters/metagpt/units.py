@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from semtrace.records.enums import Evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .pairing import Call
-    from .turns import Run, Step, Turn
+    from .run import Run, Step, Turn
 
 
 @dataclass(eq=False)
@@ -105,4 +105,30 @@ def barriers(run: Run, units: Sequence[Unit]) -> list[tuple[Unit, Unit]]:
             continue
         pairs += [(later, before) for later in sources(members) for before in earlier]
         earlier = sinks(members)
+    return pairs
+
+
+def turns_apart(run: Run, units: Mapping[int, Sequence[Unit]]) -> list[tuple[Unit, Unit, Evidence]]:
+    """Pairs (later, earlier) of turns within a round: a role has one turn after the other.
+
+    A log without rounds does not say who waited for whom; there, a turn is taken to wait for those that were over.
+    """
+    pairs: list[tuple[Unit, Unit, Evidence]] = []
+    for place, turn in enumerate(run.turns):
+        over = [
+            each
+            for each in run.turns[:place]
+            if each.ended_at is not None
+            and each.ended_at <= turn.at
+            and units[id(each)]
+            and (run.sparse or (each.role == turn.role and each.round == turn.round))
+        ]
+        last = [each for each in over if not any(other.at >= (each.ended_at or 0) for other in over)]
+        evidence = Evidence.INFERRED if run.sparse else Evidence.DERIVED
+        pairs += [
+            (later, earlier, evidence)
+            for each in last
+            for later in sources(units[id(turn)])
+            for earlier in sinks(units[id(each)])
+        ]
     return pairs

@@ -15,7 +15,7 @@ from .lines import read_text
 if TYPE_CHECKING:
     from semtrace_adapters.base import LossReport
 
-    from .turns import Run
+    from .run import Run
 
 DEPENDENCIES: Final = ".dependencies.json"
 _LARGEST: Final = 16 << 20
