@@ -221,7 +221,7 @@ def agenttools(at: Endpoint) -> tuple[BaseGroupChat, str]:
 
 def streaming(at: Endpoint) -> tuple[BaseGroupChat, str]:
     """Streaming calls, of which one agent's report their usage and the other's do not."""
-    counted = at.client(include_usage_in_stream=True)
+    counted = at.client(stream_options={"include_usage": True})
     one = at.agent("counted", "Answer. <<tokens=12>>", client=counted, model_client_stream=True)
     two = at.agent("uncounted", "Answer. <<tokens=9>>", model_client_stream=True, tools=[query_prices])
     return RoundRobinGroupChat([one, two], max_turns=3), "Compare two harbours."

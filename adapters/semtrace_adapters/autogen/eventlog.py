@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import json
 import re
 import tokenize
@@ -125,7 +126,7 @@ def _with_commas(text: str) -> str:
         tokens = list(tokenize.generate_tokens(io.StringIO(text.replace("\n", " ")).readline))
     except (tokenize.TokenError, SyntaxError):
         return text
-    for token, follower in zip(tokens, tokens[1:], strict=False):
+    for token, follower in itertools.pairwise(tokens):
         if token.string in "([{" and token.type == tokenize.OP:
             depth += 1
         elif token.string in ")]}" and token.type == tokenize.OP:
@@ -167,8 +168,8 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _from_object(line: dict[str, Any], order: int, where: str) -> Record | None:
-    """A record of a JSON line, which is the event itself or holds it under some key."""
+def _from_object(line: dict[str, Any], order: int, where: str) -> Record:
+    """A record of a JSON line, which is the event itself or holds it under some key, or is something else."""
     time_ns, zoned = _time_of(line)
     span = _text(line.get("span_id"))
     common = {"task": _text(line.get("task")), "span_id": span.removeprefix("0x") if span else None}
@@ -181,15 +182,15 @@ def _from_object(line: dict[str, Any], order: int, where: str) -> Record | None:
     for key in _EVENT_KEYS:
         if isinstance(line.get(key), str):
             return Record(order, where, time_ns, zoned, None, line[key], **common)
-    return None
+    return Record(order, where, time_ns, zoned, None, json.dumps(line), **common)
 
 
 def read_line(line: str, order: int, where: str) -> Record | BadLine | None:
     """One line of a log.
 
     Returns:
-        A record; a :class:`BadLine` where an event begins and is broken; None for an empty line, or one that
-        is JSON of another kind.
+        A record, of text where the line is no event; a :class:`BadLine` where an event begins and is broken;
+        None for an empty line.
     """
     stripped = line.strip()
     if not stripped:

@@ -33,6 +33,7 @@ class Span:
         end_ns: of its end; None where the exporter wrote none.
         attributes: its attributes.
         links: ids of the spans that it links to.
+        events: name and Unix nanoseconds of its events.
         error: what went wrong, where its status is an error.
     """
 
@@ -44,6 +45,7 @@ class Span:
     end_ns: int | None
     attributes: dict[str, Any]
     links: tuple[str, ...] = ()
+    events: tuple[tuple[str, int], ...] = ()
     error: str | None = None
 
     @cached_property
@@ -158,6 +160,11 @@ def _from_sdk(value: dict[str, Any]) -> Span:
         end_ns=end[0] if end else None,
         attributes=dict(attributes),
         links=tuple(str(_hex(link["context"]["span_id"])) for link in value.get("links") or []),
+        events=tuple(
+            (str(event.get("name", "")), time[0])
+            for event in value.get("events") or []
+            if (time := unix_ns(event.get("timestamp"))) is not None
+        ),
         error=error,
     )
 
@@ -184,6 +191,11 @@ def _from_otlp(value: dict[str, Any]) -> Span:
         end_ns=int(value["endTimeUnixNano"]) or None if "endTimeUnixNano" in value else None,
         attributes={kv["key"]: _otlp_value(kv["value"]) for kv in value.get("attributes") or []},
         links=tuple(str(_hex(link["spanId"])) for link in value.get("links") or []),
+        events=tuple(
+            (str(event.get("name", "")), int(event["timeUnixNano"]))
+            for event in value.get("events") or []
+            if "timeUnixNano" in event
+        ),
         error=error,
     )
 

@@ -1,0 +1,112 @@
+"""Runs of teams, their rounds, the turns of agents, and what tools run inside of them.
+
+A team's manager asks one or more agents to speak, waits until all of them have answered, and asks the next
+(AutoGen's group chats do so without exception, GraphFlow included): a *round* is the agents asked together. A turn is
+what one agent does when asked: model calls, the tools they ask for, and what those tools run in their turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from semtrace_adapters.autogen.facts import Agent, Call, Sent, ToolRun
+    from semtrace_adapters.autogen.read_spans import Place
+
+MANAGERS = {
+    "RoundRobinGroupChatManager": "RoundRobinGroupChat",
+    "SelectorGroupChatManager": "SelectorGroupChat",
+    "SwarmGroupChatManager": "Swarm",
+    "GraphManager": "GraphFlow",
+    "MagenticOneOrchestrator": "MagenticOneGroupChat",
+}
+"""Kind of team by the name of its manager."""
+
+UNNAMED = "agent"
+"""Name of an agent that no source names."""
+
+
+@dataclass
+class ToolStep:
+    """The tools that one call asked for; they run at the same time."""
+
+    runs: list[ToolRun]
+    inner: dict[int, Body] = field(default_factory=dict)
+    """By the run's ``id()``, what ran inside of it."""
+
+
+@dataclass
+class Body:
+    """What an agent did, in order: calls, tools, teams that it ran."""
+
+    agent: str
+    steps: list[Call | ToolStep | TeamRun] = field(default_factory=list)
+
+
+@dataclass
+class Turn:
+    """One agent's turn in a team."""
+
+    agent: Agent
+    start_order: float
+    start_ns: int | None
+    end_order: float = float("inf")
+    end_ns: int | None = None
+    response: Sent | None = None
+    calls: list[Call] = field(default_factory=list)
+    runs: list[TeamRun] = field(default_factory=list)
+    body: Body = field(default_factory=lambda: Body(""))
+    failed: str | None = None
+
+
+@dataclass
+class Round:
+    """Agents asked to speak together, after what the manager's own model calls decided."""
+
+    manager_calls: list[Call] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    order: float = 0.0
+
+
+@dataclass
+class TeamRun:
+    """One run of a team: from its start message to its end.
+
+    Attributes:
+        team: the team's id, None where no team was seen.
+        kind: ``GraphFlow``, ``Swarm`` …; ``Agent`` for an agent that runs without a team; empty if unknown.
+        manager: the manager's name.
+        start: the messages that it was started with.
+        inside: the turn that it ran inside of, if any.
+        inside_tool: the tool's run that ran it, if a tool did.
+        tool_name: name of that tool, where only the config tells.
+        place: where in the run its start was, where spans tell.
+        sure: whether more than time tells that it ran inside of that turn.
+        framed: whether messages between agents frame its turns; else they are told from its calls alone.
+    """
+
+    team: str | None
+    kind: str
+    manager: str
+    order: float
+    start_ns: int | None
+    start: list[dict[str, Any]] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    end_order: float = float("inf")
+    end_ns: int | None = None
+    ended: bool = False
+    failed: str | None = None
+    inside: Turn | None = None
+    inside_tool: ToolRun | None = None
+    tool_name: str | None = None
+    place: Place | None = None
+    sure: bool = True
+    framed: bool = True
+
+    def turns(self) -> Iterable[Turn]:
+        """All turns, in order."""
+        for each in self.rounds:
+            yield from each.turns
