@@ -85,10 +85,10 @@ def show_error(error: SemtraceError, *, as_json: bool) -> None:
 
 
 def console() -> "Console":
-    """The console for results."""
+    """The console for results; where nobody watches, lines are wide enough for digests."""
     from rich.console import Console
 
-    return Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
 def emit(value: dict[str, Any], *, as_json: bool, text: "Callable[[], Sequence[RenderableType]]") -> None:

@@ -17,16 +17,19 @@ from semtrace.cli.common import (
     open_trace,
     plan_of,
 )
-from semtrace.errors import ExitCode
+from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from fractions import Fraction
 
     from rich.console import RenderableType
 
 PlanOption = Annotated[
     Path | None,
-    typer.Option("--plan", metavar="PLAN", help="The plan that was to be followed; the execution's own if left out."),
+    typer.Option(
+        "--plan", metavar="PLAN", help="The plan that was to be followed; the execution's own if left out."
+    ),
 ]
 
 
@@ -37,7 +40,9 @@ def audit(
     plan: PlanOption = None,
     tolerance_ns: Annotated[
         int | None,
-        typer.Option("--tolerance-ns", min=0, help="Allowed lateness of a submission; as declared if left out."),
+        typer.Option(
+            "--tolerance-ns", min=0, help="Allowed lateness of a submission; as declared if left out."
+        ),
     ] = None,
     json_output: JsonOption = False,
 ) -> ExitCode:
@@ -56,21 +61,37 @@ def audit(
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        for heading, justify in (("requirement", "left"), ("rule", "left"), ("judged", "right"), ("violations", "right"), ("not judged", "left")):
+        for heading, justify in (
+            ("requirement", "left"),
+            ("rule", "left"),
+            ("judged", "right"),
+            ("violations", "right"),
+            ("not judged", "left"),
+        ):
             table.add_column(heading, justify=justify)  # type: ignore[arg-type]  # literals in a tuple
         for rule in report.rules:
             skipped = "; ".join(f"{count:,}: {reason}" for reason, count in rule.not_judged.items())
             colour = "red" if rule.violations else "green" if rule.judged else "dim"
             table.add_row(
-                f"[{colour}]{rule.requirement}[/]", rule.title, f"{rule.judged:,}", f"{rule.violations:,}", skipped
+                f"[{colour}]{rule.requirement}[/]",
+                rule.title,
+                f"{rule.judged:,}",
+                f"{rule.violations:,}",
+                skipped,
             )
         parts: list[RenderableType] = [table]
         if report.lateness is not None:
             late = report.lateness.as_dict()
-            shown = ", ".join(f"{key} {milliseconds(late[key])}" for key in ("p50", "p99", "p99.9", "max") if key in late)
-            parts.append(f"lateness of {late['count']:,} submissions in ms, read at the {late['measured_at']}: {shown}")
+            shown = ", ".join(
+                f"{key} {milliseconds(late[key])}" for key in ("p50", "p99", "p99.9", "max") if key in late
+            )
+            parts.append(
+                f"lateness of {late['count']:,} submissions in ms, read at the {late['measured_at']}: {shown}"
+            )
         if report.notes:
-            parts.append("notes (times that contradict each other, but were not observed closely enough to judge):")
+            parts.append(
+                "notes (times that contradict each other, but were not observed closely enough to judge):"
+            )
             parts.extend(f"  {note}" for note in map(_escaped, report.notes))
         parts.extend(finding_lines(report.findings))
         parts.append("[green]clean: no violation[/green]" if report.clean else "[red]violations[/red]")
@@ -84,3 +105,193 @@ def _escaped(value: object) -> str:
     from rich.markup import escape
 
     return escape(str(value))
+
+
+DeadlineOption = Annotated[
+    int | None,
+    typer.Option("--deadline-ns", min=1, help="Deadline of every instance, counted from its arrival."),
+]
+WindowOption = Annotated[
+    int | None,
+    typer.Option(
+        "--window-ns", min=1, help="Instances that arrive before this time count for attainment and goodput."
+    ),
+]
+
+
+@command
+def measure(
+    trace: TraceArgument,
+    execution: ExecutionArgument,
+    plan: PlanOption = None,
+    deadline_ns: DeadlineOption = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            metavar="EXEC",
+            help="A low-load run of the same work: the deadline is --multiple times the P95 of its root latency.",
+        ),
+    ] = None,
+    multiple: Annotated[
+        str,
+        typer.Option("--multiple", help="Deadline as a multiple of the reference P95, usually 1.25 to 2.0."),
+    ] = "1.5",
+    window_ns: WindowOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Measure an execution: root latency and its parts, width, stages, agents, attainment, goodput."""
+    from semtrace.measure.metrics import measure as run
+
+    bundle = open_trace(trace)
+    ran = open_execution(execution, bundle)
+    if reference is not None:
+        if deadline_ns is not None:
+            raise UsageError("--deadline-ns and --reference exclude each other", code="measure.options")
+        deadline_ns = run(bundle.trace, open_execution(reference, bundle)).deadline(_multiple(multiple))
+    measures = run(bundle.trace, ran, plan_of(plan, ran), deadline_ns=deadline_ns, window_ns=window_ns)
+    value = measures.as_dict()
+    emit(value, as_json=json_output, text=lambda: _measures_text(value))
+
+
+def _multiple(text: str) -> "Fraction":
+    from fractions import Fraction
+
+    try:
+        value = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(0)
+    if value <= 0:
+        raise UsageError(f"--multiple {text}: must be a positive number", code="measure.multiple")
+    return value
+
+
+def _rows(title: str, headings: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if at == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
+    def distribution(name: str, values: "Mapping[str, Any]") -> list[str]:
+        shown = [milliseconds(values.get(key)) for key in ("min", "p50", "p95", "max")]
+        return [name, f"{values['count']:,}", f"{values['unknown']:,}", *shown]
+
+    parts: list[RenderableType] = [
+        f"{value['backend']}, {value['mode']}, plan {_escaped(value['plan'])}",
+        _rows(
+            "times in ms",
+            ("", "known", "unknown", "min", "p50", "p95", "max"),
+            [
+                distribution("root latency", value["root_latency"]),
+                distribution("last finish", value["last_finish"]),
+                distribution("lateness", value["lateness"]),
+                *(
+                    distribution(f"stage {_escaped(stage['name'])}", stage["time_ns"])
+                    for stage in value["stages"]
+                ),
+            ],
+        ),
+    ]
+    path = value["path"]
+    if path["total"]:
+        shares = [
+            [
+                part.removesuffix("_ns").replace("_", " "),
+                milliseconds(amount),
+                f"{amount / path['total']:.1%}",
+            ]
+            for part, amount in path.items()
+            if part not in {"total", "unknown"} and amount
+        ]
+        parts.append(_rows("completed path: where the root latency went", ("part", "ms", "share"), shares))
+    width = value["width"]
+    mean = "unknown" if width["mean"] is None else f"{width['mean']:.2f}"
+    parts.append(f"width: greatest {width['max']}, mean {mean}")
+    agents = [
+        [
+            _escaped(agent["agent"] or "(none)"),
+            *(
+                milliseconds(agent[key]["p50"] if agent[key]["count"] else None)
+                for key in ("sync_wait_ns", "queue_ns")
+            ),
+            str(agent["context_length"].get("p50", "unknown")),
+        ]
+        for agent in value["agents"]
+    ]
+    if agents:
+        parts.append(
+            _rows("agents (medians)", ("agent", "waits at joins, ms", "queue, ms", "prompt tokens"), agents)
+        )
+    if value["attainment"] is not None:
+        attained = value["attainment"]
+        parts.append(
+            f"attainment: {attained['part']} of {attained['whole']} by the deadline ({value['deadline']['source']}); "
+            f"goodput {value['goodput_per_second']} tasks/s"
+        )
+    return parts
+
+
+@command
+def compare(
+    trace: TraceArgument,
+    first: Annotated[str, typer.Argument(metavar="EXEC_A", help="The reference execution.")],
+    second: Annotated[str, typer.Argument(metavar="EXEC_B", help="The execution compared with it.")],
+    deadline_ns: DeadlineOption = None,
+    window_ns: WindowOption = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the bootstrap.")] = 0,
+    json_output: JsonOption = False,
+) -> None:
+    """Compare two executions of the same work, instance by instance; refuses different work."""
+    from semtrace.measure.compare import compare as run
+
+    bundle = open_trace(trace)
+    sides = [open_execution(name, bundle) for name in (first, second)]
+    comparison = run(bundle.trace, *sides, deadline_ns=deadline_ns, window_ns=window_ns, seed=seed)
+    value = comparison.as_dict()
+    emit(value, as_json=json_output, text=lambda: _comparison_text(value, first, second))
+
+
+def _comparison_text(value: dict[str, Any], first: str, second: str) -> "list[RenderableType]":
+    sides = (value["first"], value["second"])
+
+    def row(name: str, get: "Callable[[dict[str, Any]], str]") -> list[str]:
+        return [name, *(get(side) for side in sides)]
+
+    widths = value["width"]
+    rows = [
+        row("plan", lambda side: _escaped(side["plan"])),
+        row("instances", lambda side: f"{side['instances']:,}"),
+        row("root latency p50, ms", lambda side: milliseconds(side["root_latency"].get("p50"))),
+        row("root latency p95, ms", lambda side: milliseconds(side["root_latency"].get("p95"))),
+        ["width, greatest", *map(str, widths["max"])],
+        ["width, mean", *("unknown" if mean is None else f"{mean:.2f}" for mean in widths["mean"])],
+    ]
+    difference = value["root_latency_difference"]
+    ratio = value["root_latency_ratio"]
+    parts: list[RenderableType] = [
+        _rows("the same work, twice", ("", _escaped(first), _escaped(second)), rows)
+    ]
+    if difference["count"]:
+        change = "" if ratio["p50"] is None else f" ({ratio['p50'] - 1:+.2%} in the median)"
+        parts.append(
+            f"{difference['count']:,} pairs: second - first of root latency, median {milliseconds(difference['p50'])} ms, "
+            f"from {milliseconds(difference['min'])} to {milliseconds(difference['max'])} ms{change}"
+        )
+    interval = difference["median_interval"]
+    if interval is not None:
+        parts.append(
+            f"  {interval['level_percent']} % bootstrap interval of the median: "
+            f"{milliseconds(interval['low'])} to {milliseconds(interval['high'])} ms"
+        )
+    parts.extend(
+        f"{name.replace('_', ' in the ')} execution: {len(value[name])} instances"
+        for name in ("only_first", "only_second")
+        if value[name]
+    )
+    return parts

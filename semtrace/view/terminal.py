@@ -104,7 +104,7 @@ def _waits_for(trace: Trace, operation: int) -> str:
 
 
 def timeline(
-    execution: Execution, trace: Trace | None, *, instances: int, operations: int, width: int = 60
+    execution: Execution, trace: Trace | None, *, instances: int, operations: int, width: int = 48
 ) -> list[RenderableType]:
     """Instances of an execution as bars over time: `·` released and not yet scheduled, `█` running.
 
@@ -138,8 +138,10 @@ def _instance_table(
     task, copy = (int(execution.instances.ints(name)[instance]) for name in ("task", "instance"))
     title = f"task {task}, instance {copy}: {span / 1e6:,.1f} ms"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for heading, justify in (("operation", "left"), ("start ms", "right"), ("end ms", "right"), ("", "left")):
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # literals in a tuple
+    table.add_column("operation", overflow="fold")
+    table.add_column("start ms", justify="right", no_wrap=True)
+    table.add_column("end ms", justify="right", no_wrap=True)
+    table.add_column(" " * width, no_wrap=True, overflow="crop")
     for row in rows[:limit]:
         operation = int(events.ints("operation")[row])
         started, finished = int(times["submitted_ns"][row]), int(times["finished_ns"][row])
