@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -58,8 +58,8 @@ class Finding:
 
 def found(
     requirement: str,
-    wrong: NDArray[np.bool_] | Sequence[int],
-    message: str,
+    wrong: NDArray[np.bool_] | NDArray[np.integer[Any]] | Sequence[int],
+    message: str | Callable[[int], str],
     *,
     table: str,
     column: str | None = None,
@@ -69,15 +69,15 @@ def found(
 
     Args:
         requirement: id of the violated requirement.
-        wrong: a mask over the rows, or the rows.
-        message: what is wrong; `{row}` in it stands for the first row concerned.
+        wrong: a mask over the rows, or the rows, in any order.
+        message: what is wrong; `{row}` in it stands for the first row concerned. Or a function that says it of a row.
         table: the table.
         column: the column.
         hint: what to do about it.
     """
     array = np.asarray(wrong)
-    rows = np.flatnonzero(array) if array.dtype == np.bool_ else array
+    rows = np.flatnonzero(array) if array.dtype == np.bool_ else np.unique(array)
     if len(rows):
         shown = tuple(int(row) for row in rows[:EXAMPLES])
-        text = message.replace("{row}", str(shown[0]))
+        text = message.replace("{row}", str(shown[0])) if isinstance(message, str) else message(shown[0])
         yield Finding(requirement, text, table, column, shown, len(rows), hint)

@@ -68,7 +68,12 @@ class Bundle:
         raw = container.read(MANIFEST)
         where = f"{self.path}/{MANIFEST}"
         if raw.size > DOCUMENT_LIMIT:
-            raise FormatError(f"larger than {DOCUMENT_LIMIT} bytes", code="bundle.manifest", path=where)
+            raise FormatError(
+                f"larger than {DOCUMENT_LIMIT} bytes",
+                code="bundle.manifest",
+                path=where,
+                requirement="ST-BND-005",
+            )
         stored = raw.to_pybytes()
         try:
             values = parse_canonical(stored)
@@ -130,7 +135,12 @@ class Bundle:
             )
         return buffer
 
-    def _table(self, stored: StoredTable) -> pa.Table:
+    def table(self, stored: StoredTable) -> pa.Table:
+        """The rows of a table's member, as Arrow has them.
+
+        Raises:
+            FormatError, IntegrityError: it is missing, is not what the manifest says, or cannot be read.
+        """
         buffer = self.read(stored)
         where = f"{self.path}/{stored.path}"
         table = ArrowFile(buffer, where).table()
@@ -152,9 +162,14 @@ class Bundle:
                 path=str(self.path),
                 requirement="ST-TAB-001",
             )
-        return {name: self._table(table) for name, table in stored.items()}
+        return {name: self.table(table) for name, table in stored.items()}
 
-    def _packs(self, stored: Sequence[StoredPack]) -> PackContent:
+    def packs(self, stored: Sequence[StoredPack]) -> PackContent:
+        """The content in packs.
+
+        Raises:
+            FormatError, IntegrityError: one is missing, is not what the manifest says, or cannot be read.
+        """
         return PackContent([(f"{self.path}/{pack.path}", self.read(pack)) for pack in stored])
 
     @cached_property
@@ -173,7 +188,7 @@ class Bundle:
                 path=str(self.path),
                 hint="name the bundle that was imported",
             )
-        return Trace.from_arrow(self._tables(stored.tables, TRACE_TABLE), self._packs(stored.packs))
+        return Trace.from_arrow(self._tables(stored.tables, TRACE_TABLE), self.packs(stored.packs))
 
     def execution(self, name: str | None = None) -> Execution:
         """An execution in the bundle, by name; the only one if no name is given.
@@ -197,7 +212,7 @@ class Bundle:
             )
         stored = self.manifest.executions[name]
         return Execution.from_arrow(
-            stored.header, self._tables(stored.tables, EXECUTION_TABLE), self._packs(stored.packs)
+            stored.header, self._tables(stored.tables, EXECUTION_TABLE), self.packs(stored.packs)
         )
 
     @property

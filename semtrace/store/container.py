@@ -83,7 +83,12 @@ class DirectoryContainer:
                 else:
                     found.append(name)
                 if len(found) > MAX_MEMBERS or name.count("/") > 8:
-                    raise FormatError("too many members", code="bundle.members", path=str(self.path))
+                    raise FormatError(
+                        "too many members",
+                        code="bundle.members",
+                        path=str(self.path),
+                        requirement="ST-BND-005",
+                    )
         return sorted(found)
 
     def read(self, name: str) -> pa.Buffer:
@@ -150,7 +155,9 @@ class ZipContainer:
         self._members: dict[str, zipfile.ZipInfo] = {}
         folded: set[str] = set()  # where upper and lower case are one, two members would be one file
         if len(infos) > MAX_MEMBERS:
-            raise FormatError("too many members", code="bundle.members", path=str(path))
+            raise FormatError(
+                "too many members", code="bundle.members", path=str(path), requirement="ST-BND-005"
+            )
         for info in infos:
             name = check_name(info.filename, str(path))
             problem = _zip_problem(info, known=name.lower() in folded)
@@ -190,9 +197,19 @@ class ZipContainer:
         start = info.header_offset + 30 + length + int.from_bytes(head[28:30], "little")
         written = self._bytes[info.header_offset + 30 : info.header_offset + 30 + length].to_pybytes()
         if len(head) != 30 or head[:4] != b"PK\x03\x04" or written != name.encode():
-            raise IntegrityError("damaged member header", code="bundle.zip", path=f"{self.path}!{name}")
+            raise IntegrityError(
+                "damaged member header",
+                code="bundle.zip",
+                path=f"{self.path}!{name}",
+                requirement="ST-BND-002",
+            )
         if start + info.file_size > self._bytes.size:
-            raise IntegrityError("the file is cut short", code="bundle.truncated", path=f"{self.path}!{name}")
+            raise IntegrityError(
+                "the file is cut short",
+                code="bundle.truncated",
+                path=f"{self.path}!{name}",
+                requirement="ST-BND-002",
+            )
         return self._bytes.slice(start, info.file_size)
 
 
@@ -233,7 +250,9 @@ def open_container(path: Path) -> Container:
             )
         return DirectoryContainer(path)
     if not stat.S_ISREG(mode):
-        raise FormatError("neither a directory nor a file", code="bundle.zip", path=str(path))
+        raise FormatError(
+            "neither a directory nor a file", code="bundle.zip", path=str(path), requirement="ST-BND-001"
+        )
     if path.stat().st_size == 0:
         raise FormatError("the file is empty", code="bundle.zip", path=str(path), requirement="ST-BND-002")
     return ZipContainer(path)

@@ -1,0 +1,148 @@
+"""Artifacts as rows: their names, types, sizes, and what the content level lets be there. No content is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow.compute as pc
+
+from semtrace.check.finding import Finding, found
+from semtrace.check.rules import Rule, rule
+from semtrace.check.segments import BLOCK_ID_BYTES, TOKEN_ID_BYTES
+from semtrace.records.columns import NULL
+from semtrace.records.enums import Availability, ContentLevel
+from semtrace.records.media import BLOCK_IDS_TYPE, JSON_TYPE, TOKEN_IDS_TYPE, content_level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from semtrace.check.view import TraceView
+
+_MEDIA_TYPE: Final = r"^[a-z0-9][a-z0-9!#$&^_.+-]*/[a-z0-9][a-z0-9!#$&^_.+-]*( *; *[a-z0-9-]+=[^;]+)*$"
+"""A media type of RFC 6838, in lower case, with parameters."""
+
+_COLUMN_TYPES: Final = (
+    ("segments", "token_ids", TOKEN_IDS_TYPE),
+    ("segments", "block_ids", BLOCK_IDS_TYPE),
+    ("segments", "envelope", JSON_TYPE),
+    ("operations", "output_token_ids", TOKEN_IDS_TYPE),
+    ("operations", "output_envelope", JSON_TYPE),
+    ("operations", "settings", JSON_TYPE),
+)
+
+
+@rule("ST-ART-001")
+def artifacts_once(view: TraceView) -> Iterator[Finding]:
+    """Content of one media type is one artifact."""
+    count = view.rows("artifacts")
+    if count < 2:
+        return
+    digests = view.array("artifacts", "digest")
+    words = np.frombuffer(digests.buffers()[1], dtype=np.uint64, offset=32 * digests.offset, count=4 * count)
+    words = words.reshape(count, 4)
+    codes, _ = view.media_codes
+    order = np.argsort(words[:, 0], kind="stable")
+    alike = np.flatnonzero(words[order[1:], 0] == words[order[:-1], 0])
+    suspects = np.union1d(order[alike], order[alike + 1])
+    seen: dict[tuple[bytes, int], int] = {}
+    again: dict[int, int] = {}
+    for row in suspects.tolist():
+        first = seen.setdefault((words[row].tobytes(), int(codes[row])), row)
+        if first != row:
+            again[row] = first
+    yield from found(
+        "ST-ART-001",
+        list(again),
+        lambda row: f"artifact {row} has the digest and media type of artifact {again[row]}",
+        table="artifacts",
+        hint="refer to the first of the two",
+    )
+
+
+@rule("ST-ART-002")
+def media_types_formed(view: TraceView) -> Iterator[Finding]:
+    """A media type is written as one."""
+    array = view.array("artifacts", "media_type")
+    formed = pc.match_substring_regex(array, _MEDIA_TYPE)
+    yield from found(
+        "ST-ART-002",
+        ~formed.to_numpy(zero_copy_only=False),
+        lambda row: f"{array[row].as_py()!r} is not a media type",
+        table="artifacts",
+        column="media_type",
+        hint="type/subtype in lower case, as RFC 6838 has it",
+    )
+
+
+@rule("ST-ART-003")
+def media_types_of_columns(view: TraceView) -> Iterator[Finding]:
+    """Columns that give content a meaning refer to content of the type that has it."""
+    for table, column, wanted in _COLUMN_TYPES:
+        if view.any_known(table, column):
+            yield from _of_type(view, table, column, wanted)
+
+
+def _of_type(view: TraceView, table: str, column: str, wanted: str) -> Iterator[Finding]:
+    codes, types = view.media_codes
+    artifact = view.ints(table, column)
+    right = np.append(view.has_media_type(wanted), True)  # null refers to nothing
+    yield from found(
+        "ST-ART-003",
+        ~right[artifact],
+        lambda row: f"refers to an artifact of type {types[codes[artifact[row]]]!r}, must be {wanted!r}",
+        table=table,
+        column=column,
+    )
+
+
+@rule("ST-ART-004")
+def ids_whole(view: TraceView) -> Iterator[Finding]:
+    """Token ids and block ids have their width."""
+    yield from _whole(view, TOKEN_IDS_TYPE, TOKEN_ID_BYTES)
+    yield from _whole(view, BLOCK_IDS_TYPE, BLOCK_ID_BYTES)
+
+
+def _whole(view: TraceView, media_type: str, width: int) -> Iterator[Finding]:
+    size = view.ints("artifacts", "size")
+    yield from found(
+        "ST-ART-004",
+        view.has_media_type(media_type) & (size % width != 0),
+        lambda row: f"{size[row]} bytes are not whole ids of {width} bytes",
+        table="artifacts",
+        column="size",
+    )
+
+
+@rule("ST-LVL-001")
+def nothing_above_level(view: TraceView) -> Iterator[Finding]:
+    """Content that is more than the content level lets out is withheld; generation settings are let out always."""
+    view.need("ST-TAB-004")
+    level = ContentLevel(int(view.ints("trace", "content_level")[0]))
+    if level is ContentLevel.TEXT:
+        return
+    codes, types = view.media_codes
+    needs = np.array([content_level(media_type) for media_type in types], dtype=np.int64)
+    above = needs[codes] < level
+    above &= view.raw("artifacts", "availability") != Availability.WITHHELD
+    settings = view.ints("operations", "settings")
+    above[settings[settings != NULL]] = False
+    yield from found(
+        "ST-LVL-001",
+        above,
+        lambda row: (
+            f"artifact {row}, {types[codes[row]]}, is not withheld at content level {level.name.lower()}"
+        ),
+        table="artifacts",
+        column="availability",
+        hint="withhold it, or raise the content level",
+    )
+
+
+ARTIFACT_RULES: Final[tuple[Rule[TraceView], ...]] = (
+    artifacts_once,
+    media_types_formed,
+    media_types_of_columns,
+    ids_whole,
+    nothing_above_level,
+)

@@ -1,0 +1,314 @@
+"""Content: that it is what the artifacts table says, and that messages can be rebuilt from it. All of it is read."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from semtrace.check.finding import Finding, found
+from semtrace.check.rules import Rule, rule
+from semtrace.check.view import TraceView
+from semtrace.errors import FormatError, SemtraceError
+from semtrace.records.chat import join_message, split_message
+from semtrace.records.columns import NULL
+from semtrace.records.document import canonical_json, parse_canonical
+from semtrace.records.enums import Availability, Role
+from semtrace.records.media import MESSAGE_TYPE, TEXT_TYPE
+from semtrace.store.digests import artifact_digest, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from semtrace.records.trace import Trace
+
+_KEPT_BYTES: Final = 64 << 20
+
+
+class Reader:
+    """Embedded content by row of artifacts; what was asked for last is kept, up to 64 MiB."""
+
+    def __init__(self, trace: Trace) -> None:
+        artifacts = trace["artifacts"]
+        self._trace = trace
+        self._embedded = artifacts.ints("availability") == Availability.EMBEDDED
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def __call__(self, row: int) -> bytes | None:
+        """The content, None where the row is null or its content is not here."""
+        if row == NULL or not self._embedded[row]:
+            return None
+        content = self._kept.pop(row, None)
+        if content is None:
+            content = self._trace.artifact(row)
+            if content is None:
+                return None
+            self._bytes += len(content)
+        self._kept[row] = content
+        while self._bytes > _KEPT_BYTES and len(self._kept) > 1:
+            self._bytes -= len(self._kept.popitem(last=False)[1])
+        return content
+
+
+class ContentView(TraceView):
+    """What rules on content see."""
+
+    def reader(self) -> Reader:
+        """Access to embedded content; ends the rule that asks where it cannot be read."""
+        self.need("content", "artifacts.availability", "artifacts.digest")
+        return Reader(self.trace)
+
+
+@rule("ST-ART-005", "ST-ART-006", "ST-ART-007", "ST-ART-008", "ST-BND-020")
+def content_present(view: ContentView) -> Iterator[Finding]:
+    """Embedded content can be read, is there, with its digest and size; no other content is."""
+    view.need("content")
+    try:
+        yield from _content_present(view)
+    except SemtraceError as error:
+        view.ledger.add_error(error, "ST-BND-020", "packs", "content")
+
+
+def _content_present(view: ContentView) -> Iterator[Finding]:
+    digests = view.array("artifacts", "digest").to_pylist()
+    sizes = view.ints("artifacts", "size")
+    embedded = view.raw("artifacts", "availability") == Availability.EMBEDDED
+    missing, wrong_digest, wrong_size = [], [], []
+    for row in np.flatnonzero(embedded).tolist():
+        content = view.trace.content.get(digests[row])
+        if content is None:
+            missing.append(row)
+        elif len(content) != sizes[row]:
+            wrong_size.append(row)
+        elif artifact_digest(content) != digests[row]:
+            wrong_digest.append(row)
+    yield from found(
+        "ST-ART-005",
+        missing,
+        lambda row: f"the content {show(digests[row])} is said to be embedded and is not there",
+        table="artifacts",
+        column="availability",
+        hint="mark it external or withheld if it is not to be in the bundle",
+    )
+    yield from found(
+        "ST-ART-006",
+        wrong_size,
+        lambda row: f"its content does not have {sizes[row]} bytes",
+        table="artifacts",
+        column="size",
+    )
+    yield from found(
+        "ST-ART-007",
+        wrong_digest,
+        lambda row: f"its content does not have the digest {show(digests[row])}",
+        table="artifacts",
+        column="digest",
+    )
+    named = {digests[row] for row in np.flatnonzero(embedded).tolist()}
+    extra = [digest for digest in view.trace.content if digest not in named]
+    if extra:
+        yield Finding(
+            "ST-ART-008",
+            f"there is content that no embedded artifact has: {show(extra[0])}",
+            table="artifacts",
+            count=len(extra),
+            hint="leave it out, or add the artifact",
+        )
+
+
+@rule("ST-ART-009", "ST-ART-010")
+def content_formed(view: ContentView) -> Iterator[Finding]:
+    """Text is UTF-8; JSON is canonical where the standard gives it a meaning."""
+    read = view.reader()
+    view.need("ST-ART-002", "ST-ART-003")
+    codes, types = view.media_codes
+    text = [media_type.split("/")[0] == "text" for media_type in types]
+    meant = np.zeros(view.rows("artifacts") + 1, dtype=np.bool_)
+    for table, column in (
+        ("segments", "envelope"),
+        ("operations", "output_envelope"),
+        ("operations", "settings"),
+    ):
+        meant[view.ints(table, column)] = True
+    meant[:-1] |= view.has_media_type(MESSAGE_TYPE)
+    not_text, not_json = [], {}
+    for row in range(view.rows("artifacts")):
+        if not meant[row] and not text[codes[row]]:
+            continue
+        content = read(row)
+        if content is None:
+            continue
+        if meant[row]:
+            problem = _json_problem(content)
+            if problem:
+                not_json[row] = problem
+        elif not _is_utf8(content):
+            not_text.append(row)
+    yield from found("ST-ART-009", not_text, "artifact {row} is no UTF-8 text", table="artifacts")
+    yield from found(
+        "ST-ART-010", list(not_json), lambda row: f"artifact {row} {not_json[row]}", table="artifacts"
+    )
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _json_problem(content: bytes) -> str | None:
+    try:
+        value = parse_canonical(content)
+        if not isinstance(value, dict):
+            return "is not a JSON object"
+        return None if canonical_json(value) == content else "is not in canonical JSON form"
+    except (ValueError, RecursionError):
+        return "is not JSON"
+    except SemtraceError as error:
+        return f"has {error.message}"
+
+
+def _json_list(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), list)
+    except (ValueError, RecursionError):
+        return False
+
+
+@rule("ST-CHAT-003", "ST-CHAT-004", "ST-CHAT-006")
+def messages_rebuild(view: ContentView) -> Iterator[Finding]:
+    """Envelopes fit their segments; the tools are a JSON list."""
+    read = view.reader()
+    view.need("ST-ORD-007", "ST-SEG-001", "ST-SEG-002", "ST-SEG-003", "ST-ART-009", "ST-ART-010")
+    operation, message = view.raw("segments", "operation"), view.raw("segments", "message")
+    begins = np.append(True, (operation[1:] != operation[:-1]) | (message[1:] != message[:-1]))[
+        : len(operation)
+    ]
+    starts = np.flatnonzero(begins)
+    ends = np.append(starts[1:], len(operation))
+    role, envelope = view.raw("segments", "role"), view.ints("segments", "envelope")
+    chosen = np.flatnonzero((envelope[starts] != NULL) | (role[starts] == Role.TOOLS))
+    artifact = view.ints("segments", "artifact")
+    problems: dict[str, dict[int, str]] = {"ST-CHAT-003": {}, "ST-CHAT-004": {}, "ST-CHAT-006": {}}
+    judged: dict[tuple[int, ...], tuple[str, str] | None] = {}
+    for at in chosen.tolist():
+        start, pieces = int(starts[at]), artifact[starts[at] : ends[at]].tolist()
+        key = (int(role[start]), int(envelope[start]), *pieces)
+        if key not in judged:
+            judged[key] = _message_problem(Role(key[0]), read(key[1]), key[1], [read(row) for row in pieces])
+        problem = judged[key]
+        if problem:
+            problems[problem[0]][start] = problem[1]
+    for requirement, rows in problems.items():
+        yield from _said(requirement, rows, "segments", "envelope")
+
+
+def _said(requirement: str, problems: dict[int, str], table: str, column: str) -> Iterator[Finding]:
+    """A finding for rows whose problems are in words already."""
+    yield from found(requirement, list(problems), lambda row: problems[row], table=table, column=column)
+
+
+def _message_problem(
+    role: Role, envelope: bytes | None, row: int, contents: list[bytes | None]
+) -> tuple[str, str] | None:
+    if any(content is None or not _is_utf8(content) for content in contents) or (
+        row != NULL and envelope is None
+    ):
+        return None  # content that is not here cannot be judged
+    texts = [content.decode() for content in contents if content is not None]
+    if role is Role.TOOLS:
+        return None if _json_list("".join(texts)) else ("ST-CHAT-006", "the tools are not a JSON list")
+    try:
+        return _rebuilt_problem(role, join_message(role, envelope, texts))
+    except SemtraceError as error:
+        return "ST-CHAT-003", error.message
+
+
+def _role_of(message: dict[str, Any]) -> Role | None:
+    """The role of segments that make such a message, None if there is none."""
+    try:
+        return split_message({"role": message.get("role")}).role
+    except FormatError:
+        return None
+
+
+def _rebuilt_problem(role: Role, message: dict[str, Any]) -> tuple[str, str] | None:
+    if _role_of(message) is role:
+        return None
+    return (
+        "ST-CHAT-004",
+        f"the envelope makes a message of role {message.get('role')!r} of {role.name.lower()} segments",
+    )
+
+
+@rule("ST-CHAT-005")
+def outputs_rebuild(view: ContentView) -> Iterator[Finding]:
+    """The envelope of an output fits the output, and makes an assistant message of it."""
+    if not view.any_known("operations", "output_envelope"):
+        return
+    read = view.reader()
+    view.need("ST-ART-009", "ST-ART-010")
+    codes, types = view.media_codes
+    envelope, output = view.ints("operations", "output_envelope"), view.ints("operations", "output")
+    problems: dict[int, str] = {}
+    for row in np.flatnonzero(envelope != NULL).tolist():
+        if output[row] == NULL:
+            problems[row] = f"operation {row} has an envelope for an output that it does not have"
+            continue
+        stored, content = read(int(envelope[row])), read(int(output[row]))
+        if stored is None or content is None or not _is_utf8(content):
+            continue
+        try:
+            message = join_message(Role.ASSISTANT, stored, [content.decode()], types[codes[output[row]]])
+        except SemtraceError as error:
+            problems[row] = error.message
+            continue
+        if _role_of(message) is not Role.ASSISTANT:
+            problems[row] = f"operation {row} has an output that is sent as no assistant message"
+    yield from _said("ST-CHAT-005", problems, "operations", "output_envelope")
+
+
+@rule("ST-SEG-013")
+def spans_repeat(view: ContentView) -> Iterator[Finding]:
+    """A segment that repeats a span of a text output has the bytes of the span."""
+    if not view.any_known("segments", "source_start"):
+        return
+    read = view.reader()
+    view.need("ST-SEG-010", "ST-SEG-011", "ST-ART-006")
+    start = view.ints("segments", "source_start")
+    artifact = view.ints("segments", "artifact")
+    rows = np.flatnonzero((start != NULL) & (artifact != NULL))
+    if not len(rows):
+        return
+    output = view.ints("operations", "output")[view.ints("segments", "source_operation")[rows]]
+    plain = np.append(view.has_media_type(TEXT_TYPE), False)[output]
+    rows, output = rows[plain], output[plain]
+    length = view.ints("segments", "source_length")[rows]
+    spans = np.stack([artifact[rows], output, start[rows], length], axis=1)
+    unique, inverse = np.unique(spans, axis=0, return_inverse=True)
+    equal = np.ones(len(unique), dtype=np.bool_)
+    for at, (piece, source, first, count) in enumerate(unique.tolist()):
+        repeated, said = read(piece), read(source)
+        if repeated is not None and said is not None:
+            equal[at] = said[first : first + count] == repeated
+    yield from found(
+        "ST-SEG-013",
+        rows[~equal[inverse.reshape(-1)]],
+        "segment {row} does not have the bytes of the output that it is said to repeat",
+        table="segments",
+        column="source_start",
+    )
+
+
+CONTENT_RULES: Final[tuple[Rule[ContentView], ...]] = (
+    content_present,
+    content_formed,
+    messages_rebuild,
+    outputs_rebuild,
+    spans_repeat,
+)

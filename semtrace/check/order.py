@@ -1,0 +1,371 @@
+"""Row order: a row's ordinal is its id, so the order of rows is data, under constraints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from semtrace.check.finding import Finding, found
+from semtrace.check.rules import Rule, rule
+from semtrace.check.view import TraceView, descents, first_rows, pair_keys, sorts_before
+from semtrace.records.columns import NULL
+from semtrace.records.enums import AccessMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+_RENUMBER = "a producer numbers rows once, in canonical order; readers and filters keep it"
+
+
+@rule("ST-ORD-001")
+def operations_by_task(view: TraceView) -> Iterator[Finding]:
+    """Operations are grouped by task."""
+    task = view.raw("operations", "task")
+    yield from found(
+        "ST-ORD-001",
+        descents(task),
+        lambda row: f"operation {row} of task {task[row]} comes after one of task {task[row - 1]}",
+        table="operations",
+        column="task",
+        hint=_RENUMBER,
+    )
+
+
+def _first_operations(view: TraceView, table: str, column: str) -> NDArray[np.int64]:
+    """The first operation of each stage or session; the end of its task's operations where there is none."""
+    count, task = view.rows(table), view.ints(table, "task")
+    ends = np.searchsorted(view.task, np.arange(view.rows("tasks")), side="right")
+    first = first_rows(view.ints("operations", column), count, NULL)
+    return np.where(first == NULL, ends[task], first)
+
+
+@rule("ST-ORD-005")
+def stages_by_first_operation(view: TraceView) -> Iterator[Finding]:
+    """Stages are grouped by task and numbered by their first operation, that of nested stages included."""
+    task = view.raw("stages", "task")
+    yield from found(
+        "ST-ORD-005",
+        descents(task),
+        lambda row: f"stage {row} of task {task[row]} comes after one of task {task[row - 1]}",
+        table="stages",
+        column="task",
+        hint=_RENUMBER,
+    )
+    view.need("ST-ORD-005", "ST-STAGE-001", "ST-STAGE-002", "ST-OP-001")
+    first = _first_operations(view, "stages", "stage")
+    # The least first operation of a stage and all later ones is that of the stage's own subtree exactly if it is
+    # the stage's own, or the next stage is nested in it and has it. Operations of later tasks come later.
+    least = np.minimum.accumulate(first[::-1])[::-1]
+    parent = view.ints("stages", "parent")
+    follows = np.append(parent[1:] == np.arange(len(parent) - 1), False)
+    yield from found(
+        "ST-ORD-005",
+        (first != least) & ~follows,
+        lambda row: (
+            f"a later stage that is not nested in stage {row} begins before it, at operation {least[row]}"
+        ),
+        table="stages",
+        hint=_RENUMBER,
+    )
+
+
+@rule("ST-ORD-006")
+def sessions_by_first_operation(view: TraceView) -> Iterator[Finding]:
+    """Sessions are grouped by task and numbered by their first operation."""
+    task = view.raw("sessions", "task")
+    yield from found(
+        "ST-ORD-006",
+        descents(task),
+        lambda row: f"session {row} of task {task[row]} comes after one of task {task[row - 1]}",
+        table="sessions",
+        column="task",
+        hint=_RENUMBER,
+    )
+    view.need("ST-ORD-006", "ST-OP-002")
+    first = _first_operations(view, "sessions", "session")
+    yield from found(
+        "ST-ORD-006",
+        descents(first),
+        lambda row: f"session {row} begins at operation {first[row]}, the one before it at {first[row - 1]}",
+        table="sessions",
+        hint=_RENUMBER,
+    )
+
+
+@rule("ST-ORD-007")
+def segments_by_operation(view: TraceView) -> Iterator[Finding]:
+    """Segments are sorted by operation."""
+    operation = view.raw("segments", "operation")
+    yield from found(
+        "ST-ORD-007",
+        descents(operation),
+        lambda row: f"segment {row} of operation {operation[row]} comes after one of {operation[row - 1]}",
+        table="segments",
+        column="operation",
+        hint=_RENUMBER,
+    )
+
+
+def _misplaced(major: NDArray[Any], minor: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that sort before the row before them, and rows that equal it."""
+    equal = major[1:] == major[:-1]
+    before = (major[1:] < major[:-1]) | (equal & (minor[1:] < minor[:-1]))
+    twice = equal & (minor[1:] == minor[:-1])
+    return np.flatnonzero(before) + 1, np.flatnonzero(twice) + 1
+
+
+@rule("ST-ORD-008", "ST-EDGE-001")
+def edges_sorted(view: TraceView) -> Iterator[Finding]:
+    """Edges are sorted by target, source, kind and trigger, and unique."""
+    ends = pair_keys(view.raw("edges", "target"), view.raw("edges", "source"))
+    minor = view.raw("edges", "kind").astype(np.uint16) << np.uint16(8)
+    before, twice = _misplaced(ends, minor | view.raw("edges", "trigger"))
+    message = "edge {row} sorts before the one above it, by target, source, kind, trigger"
+    yield from found("ST-ORD-008", before, message, table="edges", hint=_RENUMBER)
+    message = "edge {row} has the ends, kind and trigger of the one above it"
+    yield from found("ST-EDGE-001", twice, message, table="edges", hint="keep the better known of the two")
+
+
+@rule("ST-ORD-009")
+def accesses_sorted(view: TraceView) -> Iterator[Finding]:
+    """State accesses are sorted by operation, version and mode, and unique."""
+    ends = pair_keys(view.raw("state_accesses", "operation"), view.raw("state_accesses", "state_version"))
+    before, twice = _misplaced(ends, view.raw("state_accesses", "mode"))
+    message = "access {row} does not sort after the one above it, by operation, state_version, mode"
+    wrong = np.union1d(before, twice)
+    yield from found("ST-ORD-009", wrong, message, table="state_accesses", hint=_RENUMBER)
+
+
+@rule("ST-ORD-012")
+def versions_dense(view: TraceView) -> Iterator[Finding]:
+    """Versions are sorted by state, and numbered from 0 without gaps."""
+    state, version = view.raw("state_versions", "state"), view.ints("state_versions", "version")
+    wrong = descents(state)
+    yield from found(
+        "ST-ORD-012",
+        wrong,
+        lambda row: f"a version of state {state[row]} comes after one of state {state[row - 1]}",
+        table="state_versions",
+        column="state",
+        hint=_RENUMBER,
+    )
+    view.need("ST-ORD-012")
+    new = np.ones(len(state), dtype=np.bool_)
+    new[1:] = state[1:] != state[:-1]
+    expected = np.arange(len(state)) - np.maximum.accumulate(np.where(new, np.arange(len(state)), 0))
+    yield from found(
+        "ST-ORD-012",
+        version != expected,
+        lambda row: f"is {version[row]}, must be {expected[row]}: versions of a state are numbered from 0",
+        table="state_versions",
+        column="version",
+    )
+
+
+@rule("ST-ORD-010")
+def models_by_first_use(view: TraceView) -> Iterator[Finding]:
+    """Models are numbered by first use, in sessions and then in operations; each is used."""
+    if view.rows("models"):
+        uses = np.concatenate([view.ints("sessions", "model"), view.ints("operations", "model")])
+        yield from _by_first_use("ST-ORD-010", "models", uses, view.rows("models"), "session or operation")
+
+
+@rule("ST-ORD-011", "ST-STATE-001")
+def states_by_first_access(view: TraceView) -> Iterator[Finding]:
+    """States are numbered by the first operation that accesses them; those that none accesses come last."""
+    count = view.rows("states")
+    if not count:
+        return
+    state = view.ints("state_versions", "state")
+    unused = first_rows(state, count, NULL) == NULL
+    yield from found("ST-STATE-001", unused, "state {row} has no version", table="states")
+    view.need("ST-ORD-009")
+    accessed = first_rows(state[view.ints("state_accesses", "state_version")], count, NULL)
+    operation = view.ints("state_accesses", "operation")
+    none = view.rows("operations")
+    first = np.where(accessed == NULL, none, np.append(operation, none)[accessed])
+    yield from found(
+        "ST-ORD-011",
+        descents(first),
+        lambda row: (
+            f"state {row} is first accessed by operation {first[row]}, the one before it by {first[row - 1]}"
+            if first[row] < none
+            else f"state {row} comes after one that is accessed earlier"
+        ),
+        table="states",
+        hint=_RENUMBER,
+    )
+
+
+ARTIFACT_USES: Final = (
+    ("tasks", ("input", "output")),
+    ("operations", ("settings", "output", "output_envelope", "output_token_ids")),
+    ("segments", ("envelope", "artifact", "token_ids", "block_ids")),
+    ("state_versions", ("artifact",)),
+)
+"""The columns that refer to artifacts, in the order in which uses are counted: row by row in each table."""
+
+
+@rule("ST-ORD-013")
+def artifacts_by_first_use(view: TraceView) -> Iterator[Finding]:
+    """Artifacts are numbered by first use; each is used."""
+    count = view.rows("artifacts")
+    if not count:
+        return
+    uses = []
+    for table, names in ARTIFACT_USES:
+        columns = [view.ints(table, name) for name in names if view.any_known(table, name)]
+        if columns:
+            uses.append(np.stack(columns, axis=1).ravel())
+    used = np.concatenate(uses) if uses else np.zeros(0, dtype=np.int64)
+    yield from _by_first_use("ST-ORD-013", "artifacts", used, count, "table")
+
+
+def _by_first_use(
+    requirement: str, table: str, uses: NDArray[np.int64], count: int, user: str
+) -> Iterator[Finding]:
+    first = first_rows(uses, count, NULL)
+    unused = first == NULL
+    yield from found(
+        requirement, unused, f"row {{row}} of {table} is used by no {user}", table=table, hint="leave it out"
+    )
+    rows = np.flatnonzero(~unused)
+    wrong = rows[descents(first[rows])]
+    message = f"row {{row}} of {table} is used before the one above it"
+    yield from found(requirement, wrong, message, table=table, hint=_RENUMBER)
+
+
+@rule("ST-ORD-014")
+def annotations_sorted(view: TraceView) -> Iterator[Finding]:
+    """Annotations are sorted by entity kind, entity, key and value."""
+    if view.rows("annotations") < 2:
+        return
+    names = ("entity_kind", "entity", "key", "value")
+    wrong = sorts_before([view.array("annotations", name) for name in names])
+    message = f"annotation {{row}} sorts before the one above it, by {', '.join(names)}"
+    yield from found("ST-ORD-014", wrong, message, table="annotations", hint=_RENUMBER)
+
+
+@rule("ST-ORD-002", "ST-EDGE-002", "ST-ORD-003")
+def references_point_down(view: TraceView) -> Iterator[Finding]:
+    """Between operations, references point to a lower row of the same task: so nothing is cyclic."""
+    if view.rows("edges"):
+        target, source = view.ints("edges", "target"), view.ints("edges", "source")
+        same = source == target
+        yield from found(
+            "ST-EDGE-002", same, lambda row: f"operation {source[row]} waits for itself", table="edges"
+        )
+        yield from _lower(view, "edges", "source", np.arange(len(source)), target, source, equal=True)
+    based = view.based
+    base = view.ints("operations", "context_base")[based]
+    yield from _lower(view, "operations", "context_base", based, based, base)
+    if view.any_known("segments", "source_operation"):
+        source = view.ints("segments", "source_operation")
+        rows = np.flatnonzero(source != NULL)
+        owner = view.ints("segments", "operation")[rows]
+        yield from _lower(view, "segments", "source_operation", rows, owner, source[rows])
+
+
+@rule("ST-ORD-002", "ST-ORD-003")
+def sessions_after_parents(view: TraceView) -> Iterator[Finding]:
+    """The operation that spawned a session is of its task, and before its operations."""
+    parent = view.ints("sessions", "parent_operation")
+    rows = np.flatnonzero(parent != NULL)
+    if not len(rows):
+        return
+    view.need("ST-ORD-006")
+    task = view.task
+    wrong = rows[task[parent[rows]] != view.ints("sessions", "task")[rows]]
+    yield from _other_task("sessions", "parent_operation", wrong)
+    first = _first_operations(view, "sessions", "session")
+    spawned = rows[view.task[parent[rows]] == view.ints("sessions", "task")[rows]]
+    late = spawned[parent[spawned] >= first[spawned]]
+    yield from found(
+        "ST-ORD-002",
+        late,
+        lambda row: f"operation {parent[row]} is said to have spawned the session of operation {first[row]}",
+        table="sessions",
+        column="parent_operation",
+    )
+
+
+@rule("ST-ORD-002", "ST-ORD-003")
+def readers_after_writers(view: TraceView) -> Iterator[Finding]:
+    """Who reads a version is of the task of its writer, and after it."""
+    if not view.rows("state_accesses") or not view.any_known("state_versions", "writer"):
+        return
+    reader = view.ints("state_accesses", "operation")
+    writer = view.ints("state_versions", "writer")[view.ints("state_accesses", "state_version")]
+    read = view.raw("state_accesses", "mode") == AccessMode.READ
+    rows = np.flatnonzero(read & (writer != NULL) & (writer != reader))
+    yield from _lower(view, "state_accesses", "state_version", rows, reader[rows], writer[rows])
+
+
+def _lower(
+    view: TraceView,
+    table: str,
+    column: str,
+    rows: NDArray[np.int64],
+    operation: NDArray[np.int64],
+    referred: NDArray[np.int64],
+    *,
+    equal: bool = False,
+) -> Iterator[Finding]:
+    """Findings for references of operations that do not point to a lower row of the same task.
+
+    Args:
+        view: the trace.
+        table: the table that refers.
+        column: its column.
+        rows: the rows that refer.
+        operation: the operation of each of these rows.
+        referred: the operation referred to.
+        equal: whether a reference of an operation to itself is another rule's business.
+    """
+    if not len(rows):
+        return
+    other = view.task[operation] != view.task[referred]
+    yield from _other_task(table, column, rows[other])
+    high = ((referred > operation) if equal else (referred >= operation)) & ~other
+
+    def say(row: int) -> str:
+        at = int(np.searchsorted(rows, row))
+        return f"operation {operation[at]} refers to operation {referred[at]}, which is not a lower row"
+
+    yield from found("ST-ORD-002", rows[high], say, table=table, column=column, hint=_RENUMBER)
+
+
+def _other_task(table: str, column: str, rows: NDArray[np.int64]) -> Iterator[Finding]:
+    message = "row {row} refers to an operation of another task"
+    hint = "what another task left behind comes in as an initial state version"
+    yield from found("ST-ORD-003", rows, message, table=table, column=column, hint=hint)
+
+
+ORDER_RULES: Final[tuple[Rule[TraceView], ...]] = (
+    operations_by_task,
+    segments_by_operation,
+    edges_sorted,
+    accesses_sorted,
+    versions_dense,
+)
+"""Rules that others build upon."""
+
+NUMBERING_RULES: Final[tuple[Rule[TraceView], ...]] = (
+    stages_by_first_operation,
+    sessions_by_first_operation,
+    models_by_first_use,
+    states_by_first_access,
+    artifacts_by_first_use,
+    annotations_sorted,
+)
+"""Rules that build upon those of `hierarchy`."""
+
+REFERENCE_RULES: Final[tuple[Rule[TraceView], ...]] = (
+    references_point_down,
+    sessions_after_parents,
+    readers_after_writers,
+)
+"""Rules on the direction of references between operations."""
