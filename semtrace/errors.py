@@ -67,6 +67,12 @@ class FormatError(SemtraceError):
     """The input is not what it claims to be: it cannot be read as a bundle, document or log."""
 
 
+class DocumentError(FormatError):
+    """A document that a person wrote (plan, scenario, settings) is not what it must be."""
+
+    exit_code = ExitCode.USAGE
+
+
 class IntegrityError(SemtraceError):
     """Stored bytes and their digests or sizes disagree."""
 

@@ -16,7 +16,7 @@ from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from semtrace.errors import FormatError, UsageError
+from semtrace.errors import DocumentError, FormatError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ class Document(BaseModel):
         if unknown:
             lines = []
             for key in unknown:
-                near = difflib.get_close_matches(key, type(self).model_fields, n=1)
+                near = difflib.get_close_matches(key, type(self).model_fields, n=1, cutoff=0.5)
                 lines.append(f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
             raise ValueError("; ".join(lines))
 
@@ -102,12 +102,12 @@ class Document(BaseModel):
         """Make the document of JSON values.
 
         Raises:
-            FormatError: naming every field that is wrong, with its position.
+            DocumentError: naming every field that is wrong, with its position.
         """
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise FormatError(
+            raise DocumentError(
                 "; ".join(_explain(detail) for detail in error.errors(include_url=False)),
                 code="document.invalid",
                 path=path,
@@ -120,7 +120,7 @@ class Document(BaseModel):
 
         Raises:
             UsageError: there is no such file, or it cannot be read.
-            FormatError: it is not YAML or JSON, or not this document.
+            DocumentError: it is not YAML or JSON, or not this document.
         """
         return cls.parse(read_values(path), path=str(path))
 
@@ -136,24 +136,24 @@ def read_values(path: Path) -> object:
 
     Raises:
         UsageError: there is no such file, or it cannot be read.
-        FormatError: it is neither, is too large, or has a key twice.
+        DocumentError: it is neither, is too large, or has a key twice.
     """
     try:
         if path.stat().st_size > DOCUMENT_LIMIT:
-            raise FormatError(f"larger than {DOCUMENT_LIMIT} bytes", code="document.size", path=str(path))
+            raise DocumentError(f"larger than {DOCUMENT_LIMIT} bytes", code="document.size", path=str(path))
         text = path.read_text("utf-8")
     except OSError as error:
         raise UsageError(
             f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
         ) from error
     except UnicodeDecodeError as error:
-        raise FormatError(f"not UTF-8 text: {error}", code="document.encoding", path=str(path)) from error
+        raise DocumentError(f"not UTF-8 text: {error}", code="document.encoding", path=str(path)) from error
     try:
         if path.suffix.lower() == ".json":
             return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
         return yaml.load(text, Loader=_Loader)  # noqa: S506  # a subclass of the safe loader
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise FormatError(
+        raise DocumentError(
             f"neither YAML nor JSON: {' '.join(str(error).split())}", code="document.syntax", path=str(path)
         ) from error
 

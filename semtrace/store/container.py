@@ -333,7 +333,7 @@ def _remove(path: Path) -> None:
 def write_container(
     path: Path, members: Sequence[tuple[str, bytes | memoryview]], *, directory: bool, overwrite: bool
 ) -> None:
-    """Write the members, in this order, as a directory or as one ZIP file; all of it or nothing.
+    """Write the members as a directory or as one ZIP file, the manifest first, then by name; all of it or nothing.
 
     Raises:
         UsageError: the path exists and may not be overwritten, or cannot be written.
@@ -357,7 +357,7 @@ def write_container(
                 target.write_bytes(content)
             return
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
-            for name, content in members:
+            for name, content in sorted(members, key=lambda member: (member[0] != MANIFEST, member[0])):
                 info = zipfile.ZipInfo(name, _EPOCH)
                 info.external_attr = (stat.S_IFREG | 0o644) << 16
                 info.create_system = 3

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from blake3 import blake3
 from pydantic import Field
 
-from semtrace.errors import IntegrityError, UnsupportedError
+from semtrace.errors import DocumentError, FormatError, IntegrityError, UnsupportedError
 from semtrace.records.document import Document, canonical_json
 from semtrace.records.execution import ExecutionHeader
 from semtrace.store.digests import show
@@ -148,7 +148,12 @@ class Manifest(Document):
                 path=path,
                 requirement="ST-EVO-002",
             )
-        manifest = cls.parse(values, path=path)
+        try:
+            manifest = cls.parse(values, path=path)
+        except DocumentError as error:  # nobody wrote it by hand: the bundle is at fault, not its user
+            raise FormatError(
+                error.message, code="bundle.manifest", path=path, requirement="ST-BND-010"
+            ) from error
         rest = {key: value for key, value in values.items() if key != "digest"}
         if values.get("digest") != show(blake3(canonical_json(rest)).digest()):
             raise IntegrityError(

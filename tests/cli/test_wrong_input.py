@@ -1,0 +1,155 @@
+"""Wrong input to every command: one clear message, the right exit code, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cli.conftest import run
+
+COMMANDS = {
+    "info": ["info", "{}"],
+    "check": ["check", "{}"],
+    "show": ["show", "{}"],
+    "plan": ["plan", "{}", "--rule", "barrier"],
+    "replay": ["replay", "{}", "-o", "{out}"],
+    "audit": ["audit", "{}", "native"],
+    "measure": ["measure", "{}", "native"],
+    "compare": ["compare", "{}", "native", "native"],
+    "pack": ["pack", "{}", "-o", "{out}"],
+    "unpack": ["unpack", "{}", "-o", "{out}"],
+}
+
+
+def broken(tmp_path, trace_file):
+    """Paths that are no bundle, each with the exit code that it must give."""
+    whole = trace_file.read_bytes()
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "text").write_text("hello\n")
+    (tmp_path / "cut").write_bytes(whole[: len(whole) // 2])
+    flipped = bytearray(whole)
+    flipped[len(flipped) // 2] ^= 1
+    (tmp_path / "flipped").write_bytes(flipped)
+    (tmp_path / "folder").mkdir()
+    return {"missing": 2, "empty": 1, "text": 1, "cut": 1, "folder": 1, "flipped": 1}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_no_bundle_is_named(name, tmp_path, trace_file):
+    for kind, code in broken(tmp_path, trace_file).items():
+        if kind == "flipped" and name == "info":
+            continue  # reads the tables only, of which the flipped byte may be none
+        out = tmp_path / "out.semtrace"
+        words = [
+            word.replace("{out}", str(out)).replace("{}", str(tmp_path / kind)) for word in COMMANDS[name]
+        ]
+        ran = run(*words)
+        assert ran.code == code, (kind, ran)
+        message = ran.err + ran.out
+        assert kind in message, (kind, ran)
+        assert message.count("error:") <= 1
+        assert not out.exists()
+        assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_errors_are_json_when_asked(name, tmp_path):
+    words = [
+        word.replace("{out}", str(tmp_path / "out")).replace("{}", str(tmp_path / "no"))
+        for word in COMMANDS[name]
+    ]
+    ran = run(*words, "--json")
+    assert ran.code == 2
+    assert ran.json["error"]["code"] == "file.unreadable"
+    assert str(tmp_path / "no") in ran.json["error"]["path"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["plan", "{t}", "--rule", "nonsense"], 2, "nonsense"),
+        (["plan", "{t}", "--rule", "dag", "--width", "2"], 2, "--rule barrier"),
+        (["plan", "{t}", "--rule", "barrier", "--by", "width"], 2, "--width"),
+        (["plan", "{t}", "--rule", "barrier", "--width", "0"], 2, "--width"),
+        (["plan", "{t}", "--rule", "barrier", "--stage", "nowhere"], 2, "no stage 'nowhere'"),
+        (["plan", "{t}", "--rule", "barrier", "--stage", "99"], 2, "stage 99 is not in the trace"),
+        (["plan", "{t}", "--rule", "custom"], 2, "--add"),
+        (["plan", "{t}", "--rule", "custom", "--add", "x"], 2, "U:V"),
+        (["plan", "{t}", "--rule", "custom", "--add", "1:99"], 1, "operation 99 is not in the trace"),
+        (["plan", "{t}", "--rule", "custom", "--add", "1:1"], 1, "wait for itself"),
+        (["plan", "{t}", "--rule", "custom", "--add", "1:2:later"], 2, "trigger"),
+        (["replay", "{t}", "-o", "{out}", "--backend", "warp"], 2, "no backend 'warp'"),
+        (["replay", "{t}", "-o", "{out}", "--set", "c0"], 2, "KEY=VALUE"),
+        (["replay", "{t}", "-o", "{out}", "--set", "c0=5"], 2, "did you mean 'c0_ns'"),
+        (["replay", "{t}", "-o", "{out}", "--set", "c0_ns=-5"], 2, "c0_ns"),
+        (["replay", "{t}", "-o", "{out}", "--arrivals", "whenever"], 2, "--arrivals whenever"),
+        (["replay", "{t}", "-o", "{out}", "--arrivals", "poisson"], 2, "poisson:MEAN_NS"),
+        (["replay", "{t}", "-o", "{out}", "--arrivals", "closed-loop:0"], 2, "users"),
+        (["replay", "{t}", "-o", "{out}", "--copies", "0"], 2, "copies"),
+        (["replay", "{t}", "-o", "{dir}/no/where.semtrace"], 2, "folder is missing"),
+        (["replay", "{t}", "-o", "{t}"], 2, "exists already"),
+        (["replay", "{t}", "-o", "{out}", "--plan", "{dir}/none.json"], 2, "none.json"),
+        (["replay", "{t}", "-o", "{out}", "--plan", "{t}"], 2, "not UTF-8"),
+        (["audit", "{t}", "nobody"], 2, "native"),
+        (["audit", "{t}", "{t}#nobody"], 2, "it has: native"),
+        (["measure", "{t}", "native", "--reference", "native", "--multiple", "much"], 2, "--multiple much"),
+        (
+            ["measure", "{t}", "native", "--reference", "native", "--deadline-ns", "5"],
+            2,
+            "exclude each other",
+        ),
+        (["show", "{t}#nobody"], 2, "it has: native"),
+        (["import", "{dir}", "-o", "{out}"], 1, "no adapter knows"),
+        (["import", "{dir}/none", "-o", "{out}"], 2, "does not exist"),
+        (["import", "{t}", "-o", "{out}", "--adapter", "punchcards"], 2, "no adapter 'punchcards'"),
+        (["import", "{t}", "-o", "{out}"], 1, "no adapter knows"),
+    ],
+)
+def test_wrong_use_is_explained(words, code, message, tmp_path, trace_file):
+    out = tmp_path / "out.semtrace"
+    values = {"{t}": str(trace_file), "{out}": str(out), "{dir}": str(tmp_path)}
+    filled = [
+        next((word.replace(key, value) for key, value in values.items() if key in word), word)
+        for word in words
+    ]
+    ran = run(*filled)
+    assert ran.code == code, ran
+    assert message in " ".join((ran.err + ran.out).split()).replace(" │ │ ", " "), ran
+    assert not out.exists()
+
+
+def test_a_plan_of_other_work_is_refused(trace_file, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert run("plan", trace_file, "--rule", "dag", "-o", plan).code == 0
+    values = json.loads(plan.read_text())
+    values["work_digest"] = "blake3:" + "0" * 64
+    plan.write_text(json.dumps(values))
+    ran = run("replay", trace_file, "--plan", plan, "-o", tmp_path / "out.semtrace")
+    assert ran.code == 1
+    assert "ST-PLAN-001" in ran.err
+    assert not (tmp_path / "out.semtrace").exists()
+
+
+def test_an_unknown_key_names_the_nearest(trace_file, tmp_path):
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text("arivals: {kind: together}\n")
+    ran = run("replay", trace_file, "--scenario", scenario, "-o", tmp_path / "out.semtrace")
+    assert ran.code == 2
+    assert "unknown key 'arivals', did you mean 'arrivals'?" in ran.err
+
+
+def test_existing_outputs_are_kept_without_force(trace_file, tmp_path):
+    out = tmp_path / "out.semtrace"
+    assert run("replay", trace_file, "-o", out).code == 0
+    before = out.read_bytes()
+    assert run("replay", trace_file, "-o", out, "--copies", 2).code == 2
+    assert out.read_bytes() == before
+    assert run("replay", trace_file, "-o", out, "--copies", 2, "--force").code == 0
+    assert out.read_bytes() != before
+
+
+def test_no_command_lacks_a_test():
+    help_text = run("--help").out
+    for name in (*COMMANDS, "import"):
+        assert f" {name} " in help_text
