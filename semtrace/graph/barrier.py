@@ -2,26 +2,29 @@
 
 A *branch* of a stage is a nested stage, with all that is nested in it, or, where it has no nested stage, a
 session. Branches that depend on each other are put on levels, and only branches of one level, which are
-pairwise independent, are serialised: so the groups are legal by construction, which `judge` proves again.
+pairwise independent, are serialised. What the groups made so far order counts as a dependency too, so that the
+groups of several stages cannot wait for each other: the plan is legal by construction, which `judge` proves again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Literal
 
 from semtrace.errors import UsageError
 from semtrace.graph.plan import Group, Plan, dag
-from semtrace.graph.reach import reach
+from semtrace.graph.reach import reach, recorded_links
 from semtrace.graph.resolve import resolve
 from semtrace.records.columns import NULL
 from semtrace.records.enums import Trigger
 from semtrace.store.digests import show, work_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from semtrace.graph.reach import Link
     from semtrace.graph.resolve import Constraints
     from semtrace.records.trace import Trace
 
@@ -61,23 +64,56 @@ def barrier(trace: Trace, rule: Rule, *, width: int = 1, stages: Sequence[int] |
     tree = _Tree(trace)
     groups: list[Group] = []
     for task in range(trace.tasks.rows):
-        rows = trace.task_rows("operations", task)
+        order = _Order(constraints, trace.task_rows("operations", task))
         if rule == "stages":
-            groups.extend(_chain(constraints, rows, tree.stage_branches(task, stages), 1, "stages", "task"))
-            continue
-        for label, branches, members in tree.parts(task, stages):
-            if rule == "level":
-                groups.extend(_levels(constraints, rows, members, label))
-            else:
-                groups.extend(
-                    _chain(constraints, rows, branches, width if rule == "width" else 1, rule, label)
-                )
+            order.add(_chain(order, tree.stage_branches(task, stages), 1, "stages", f"task {task}"))
+        else:
+            for label, branches, members in tree.parts(task, stages):
+                if rule == "level":
+                    order.add(_levels(order, members, label))
+                else:
+                    order.add(_chain(order, branches, width if rule == "width" else 1, rule, label))
+        groups.extend(order.groups)
     options: dict[str, object] = {"rule": rule}
     if rule == "width":
         options["width"] = width
     if stages is not None:
         options["stages"] = sorted(set(stages))
     return Plan(work_digest=show(work_digest(trace)), name="barrier", options=options, groups=groups)
+
+
+class _Order:
+    """The recorded edges of a task and the groups made so far.
+
+    Attributes:
+        groups: the groups made so far.
+        recorded: the recorded edges, all edges into a source before those out of it.
+        links: the same with the groups, each a node of its own above the operations.
+    """
+
+    def __init__(self, constraints: Constraints, rows: range) -> None:
+        self._rows = rows
+        self.groups: list[Group] = []
+        self.recorded = recorded_links(constraints, rows)
+        self.links = self.recorded
+
+    def add(self, groups: Iterable[Group]) -> None:
+        """Add groups; nothing that they hold may lead to what they wait for."""
+        known = len(self.groups)
+        self.groups.extend(groups)
+        if len(self.groups) == known:
+            return
+        into: dict[int, list[Link]] = defaultdict(list)
+        for link in self.recorded:
+            into[link[0]].append(link)
+        for hub, group in enumerate(self.groups, self._rows.stop):
+            into[hub] = [(hub, operation, Trigger.FINISH) for operation in group.wait]
+            for operation in group.hold:
+                into[operation].append((operation, hub, Trigger.FINISH))
+        sources = {target: [source for _, source, _ in links] for target, links in into.items()}
+        self.links = [
+            link for node in TopologicalSorter(sources).static_order() for link in into.get(node, ())
+        ]
 
 
 class _Tree:
@@ -142,12 +178,9 @@ class _Tree:
         return [branch for branch in made if branch.operations]
 
 
-def _chain(
-    constraints: Constraints, rows: range, branches: Sequence[Branch], width: int, rule: str, label: str
-) -> Iterator[Group]:
-    for level in _independent(constraints, rows, branches):
-        for at in range(width, len(level)):
-            before, after = level[at - width], level[at]
+def _chain(order: _Order, branches: Sequence[Branch], width: int, rule: str, label: str) -> Iterator[Group]:
+    for level in _independent(order.links, branches):
+        for before, after in zip(level, level[width:], strict=False):
             yield Group(
                 rule=rule,
                 wait=list(before.operations),
@@ -156,7 +189,7 @@ def _chain(
             )
 
 
-def _independent(constraints: Constraints, rows: range, branches: Sequence[Branch]) -> list[list[Branch]]:
+def _independent(links: Sequence[Link], branches: Sequence[Branch]) -> list[list[Branch]]:
     """Branches by level; those of one level are pairwise independent.
 
     Branches that share an operation or depend on each other both ways, and those behind them, are left out.
@@ -164,8 +197,7 @@ def _independent(constraints: Constraints, rows: range, branches: Sequence[Branc
     ordered = sorted(branches, key=lambda branch: branch.operations)
     if len(ordered) < 2:
         return [list(ordered)]
-    members = sorted({operation for branch in ordered for operation in branch.operations})
-    known = reach(constraints, rows, members)
+    known = reach(links, sorted({operation for branch in ordered for operation in branch.operations}))
     own = [known.mask(branch.operations) for branch in ordered]
     into = [0] * len(ordered)
     for at, branch in enumerate(ordered):
@@ -189,34 +221,31 @@ def _independent(constraints: Constraints, rows: range, branches: Sequence[Branc
         placed.update(free)
 
 
-def _levels(constraints: Constraints, rows: range, members: Sequence[int], label: str) -> Iterator[Group]:
+def _levels(order: _Order, members: Sequence[int], label: str) -> Iterator[Group]:
     """Groups between the hop depths of a stage.
 
     The depth of an operation is the greatest number of finish edges out of the stage's operations on a path to it.
-    An operation that lets one of the next depth run beside it (start and first-token edges) is not waited for.
+    An operation that lets one of the next depth run beside it (start and first-token edges) is not waited for, and
+    a group that holds nothing back that is not held back already is left out.
     """
     inside = set(members)
-    depth: dict[int, int] = {}
+    depth: dict[int, int] = defaultdict(int)
+    for target, source, trigger in order.links:
+        hops = depth[source] + (source in inside and trigger == Trigger.FINISH)
+        depth[target] = max(depth[target], hops)
     by_depth: dict[int, list[int]] = defaultdict(list)
-    for operation in rows:
-        edges = slice(int(constraints.offsets[operation]), int(constraints.offsets[operation + 1]))
-        sources, triggers = constraints.source[edges].tolist(), constraints.trigger[edges].tolist()
-        hops = (
-            depth[source] + (source in inside and trigger == Trigger.FINISH)
-            for source, trigger in zip(sources, triggers, strict=True)
-        )
-        depth[operation] = max(hops, default=0)
-        if operation in inside:
-            by_depth[depth[operation]].append(operation)
-    known = reach(constraints, rows, members)
+    for operation in members:
+        by_depth[depth[operation]].append(operation)
+    recorded = reach(order.recorded, members)
+    known = recorded if order.links is order.recorded else reach(order.links, members)
     for level in range(1, len(by_depth)):
         hold = by_depth[level]
         beside = 0
+        implied = known.mask(members)
         for operation in hold:
-            beside |= known.into(operation, Trigger.START, Trigger.FIRST_TOKEN) & ~known.into(
-                operation, Trigger.FINISH
-            )
+            beside |= recorded.into(operation) & ~recorded.into(operation, Trigger.FINISH)
+            implied &= known.into(operation, Trigger.FINISH)
         wait = [operation for operation in by_depth[level - 1] if not known.bit[operation] & beside]
-        if wait:
+        if known.mask(wait) & ~implied:
             note = f"{label}: depth {level} after depth {level - 1}"
             yield Group(rule="level", wait=wait, hold=hold, note=note)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from semtrace.errors import ReplayError
-from semtrace.graph.ready import UNKNOWN, schedule
+from semtrace.graph.ready import UNKNOWN, schedule, trigger_times
 from semtrace.records.columns import NULL
-from semtrace.records.enums import Trigger
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from semtrace.graph.ready import Schedule
     from semtrace.graph.resolve import Constraints
     from semtrace.records.trace import Trace
 
@@ -42,15 +42,20 @@ def end_operation(trace: Trace, task: int, finished_ns: NDArray[np.int64]) -> in
 
 
 def critical_path(
-    trace: Trace, constraints: Constraints, task: int, duration_ns: NDArray[np.int64]
+    trace: Trace,
+    constraints: Constraints,
+    task: int,
+    duration_ns: NDArray[np.int64],
+    first_token_after_ns: NDArray[np.int64] | None = None,
 ) -> CriticalPath:
-    """The critical path of a task when every operation takes a given time and nothing limits concurrency.
+    """The critical path of a task when every operation takes a given time and nothing limits concurrency (ST-REL-040).
 
     Args:
         trace: the trace.
         constraints: of the plan.
         task: the task.
-        duration_ns: time from release to end of each operation, shape (operations,); first tokens come with the end.
+        duration_ns: time from release to end of each operation, shape (operations,).
+        first_token_after_ns: time from release to its first token; the duration if left out.
 
     Raises:
         ReplayError: the task has no operations, or the constraints are cyclic.
@@ -59,34 +64,36 @@ def critical_path(
     if not rows:
         raise ReplayError("the task has no operations", code="graph.empty", path=f"tasks[{task}]")
     zero = np.zeros(constraints.operations, dtype=np.int64)
-    times = schedule(constraints, zero, trace.operations.ints("external_delay_ns"), duration_ns)
-    end = end_operation(trace, task, times.finished_ns)
-    if times.finished_ns[end] == UNKNOWN:
+    times = schedule(
+        constraints, zero, trace.operations.ints("external_delay_ns"), duration_ns, first_token_after_ns
+    )
+    if (times.finished_ns[rows.start : rows.stop] == UNKNOWN).any():
         raise ReplayError(
             "the constraints are cyclic", code="graph.cycle", path=f"tasks[{task}]", requirement="ST-PLAN-012"
         )
+    end = end_operation(trace, task, times.finished_ns)
+    token = times.finished_ns if first_token_after_ns is None else times.released_ns + first_token_after_ns
     path = [end]
     while True:
-        before = _deciding(constraints, times.ready_ns, times.released_ns, times.finished_ns, path[-1])
+        before = _deciding(constraints, times, token, path[-1])
         if before is None:
             return CriticalPath(tuple(reversed(path)), int(times.finished_ns[end]))
         path.append(before)
 
 
 def _deciding(
-    constraints: Constraints,
-    ready: NDArray[np.int64],
-    released: NDArray[np.int64],
-    finished: NDArray[np.int64],
-    operation: int,
+    constraints: Constraints, times: Schedule, first_token_ns: NDArray[np.int64], operation: int
 ) -> int | None:
     """The predecessor that decided when an operation became ready, the lowest of several."""
     edges = slice(int(constraints.offsets[operation]), int(constraints.offsets[operation + 1]))
     source = constraints.source[edges]
-    came = np.where(constraints.trigger[edges] == Trigger.START, released[source], finished[source])
-    candidates = source[came + constraints.lag_ns[edges] == ready[operation]].tolist()
+    came = trigger_times(
+        constraints.trigger[edges], source, times.released_ns, first_token_ns, times.finished_ns
+    )
+    ready = times.ready_ns[operation]
+    candidates = source[came + constraints.lag_ns[edges] == ready].tolist()
     for wait, hold in zip(constraints.waits, constraints.holds, strict=True):
         at = np.searchsorted(hold, operation)
         if at < len(hold) and hold[at] == operation:
-            candidates.extend(wait[finished[wait] == ready[operation]].tolist())
+            candidates.extend(wait[times.finished_ns[wait] == ready].tolist())
     return min(candidates, default=None)

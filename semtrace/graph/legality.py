@@ -5,30 +5,35 @@ Every added constraint is judged against the recorded edges, all at once; then t
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from semtrace.check.finding import Finding
 from semtrace.graph.plan import AddedEdge, Plan, dag
-from semtrace.graph.reach import ancestors, find_path, reach
+from semtrace.graph.reach import ancestors, find_path, reach, recorded_links
 from semtrace.graph.resolve import TRIGGER_ORDER, plan_findings, resolve
 from semtrace.records.enums import Trigger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
 
     from semtrace.graph.plan import Group
     from semtrace.graph.reach import Reach
     from semtrace.graph.resolve import Constraints
     from semtrace.records.trace import Trace
 
-Kind = Literal["independent", "redundant", "contradicts", "overlaps"]
+Kind = Literal["independent", "redundant", "contradicts", "overlaps", "delays"]
 
 _PROOFS: Final = 1000
 """Added edges for which a written proof is kept; the rest are counted."""
 
-REQUIREMENT: Final[dict[Kind, str]] = {"contradicts": "ST-PLAN-010", "overlaps": "ST-PLAN-011"}
+REQUIREMENT: Final[dict[Kind, str]] = {
+    "contradicts": "ST-PLAN-010",
+    "overlaps": "ST-PLAN-011",
+    "delays": "ST-PLAN-013",
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,8 @@ class Verdict:
 
     Attributes:
         kind: `independent` (no path either way: legal), `redundant` (already implied: dropped), `contradicts` (the
-            source waits for the target: illegal), `overlaps` (a path lets the two overlap: illegal).
+            source waits for the target: illegal), `overlaps` (a path lets the two overlap: illegal), `delays` (they
+            are in this order already, the lag would only delay the target: illegal).
         source: operation waited for.
         target: operation that waits.
         path: the recorded path that decides it, empty if independent.
@@ -142,7 +148,7 @@ def judge(trace: Trace, plan: Plan) -> Judgement:
             {end for at in edges_of[task] for end in (plan.edges[at].source, plan.edges[at].target)}
             | {member for at in groups_of[task] for member in (*plan.groups[at].wait, *plan.groups[at].hold)}
         )
-        known = reach(base, rows, chosen)
+        known = reach(recorded_links(base, rows), chosen)
         for at in edges_of[task]:
             verdict = _judge_edge(base, known, plan.edges[at], at, explain=len(verdicts) < _PROOFS)
             verdicts.append(verdict)
@@ -171,14 +177,7 @@ def judge(trace: Trace, plan: Plan) -> Judgement:
     return Judgement(findings, verdicts, groups, redundant)
 
 
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
-def _named(path: Sequence[int]) -> str:
+def _named(path: Iterable[object]) -> str:
     return " → ".join(map(str, path))
 
 
@@ -192,12 +191,11 @@ def _judge_edge(base: Constraints, known: Reach, edge: AddedEdge, at: int, *, ex
         proof = f"{v} cannot wait for {u}, which itself waits for {v}: {_named(path)}"
         return Verdict("contradicts", u, v, path, proof, edge=at)
     if known.into(v, *late) & bit_u:
-        path = tuple(find_path(base, u, v))
-        if edge.lag_ns == 0:
+        path = tuple(find_path(base, u, v, late))
+        if edge.lag_ns <= _lag(base, u, v, late):
             return Verdict("redundant", u, v, path, f"already implied: {_named(path)}", edge=at)
-        return Verdict(
-            "independent", u, v, path, f"ordered already ({_named(path)}), and delayed by the lag", edge=at
-        )
+        proof = f"{v} waits for {u} already ({_named(path)}); {edge.lag_ns} ns of lag would only delay it"
+        return Verdict("delays", u, v, path, proof, edge=at)
     if known.into(v) & bit_u:
         path = tuple(find_path(base, u, v))
         proof = (
@@ -213,17 +211,23 @@ def _judge_edge(base: Constraints, known: Reach, edge: AddedEdge, at: int, *, ex
     return Verdict("independent", u, v, (), proof, edge=at)
 
 
+def _lag(base: Constraints, u: int, v: int, triggers: Collection[Trigger]) -> int:
+    """The greatest lag of a recorded edge from u to v with one of these triggers, 0 if there is none."""
+    edges = range(int(base.offsets[v]), int(base.offsets[v + 1]))
+    between = (edge for edge in edges if base.source[edge] == u and base.trigger[edge] in triggers)
+    return max((int(base.lag_ns[edge]) for edge in between), default=0)
+
+
 def _judge_group(
     base: Constraints, known: Reach, group: Group, at: int
 ) -> tuple[GroupVerdict, list[Verdict]]:
     wait, hold = sorted(set(group.wait)), sorted(set(group.hold))
     wait_mask, hold_mask = known.mask(wait), known.mask(hold)
-    by_bit = {value.bit_length() - 1: operation for operation, value in known.bit.items()}
     against: dict[Kind, Verdict] = {}
     for u in wait:
         back = known.into(u) & hold_mask
         if back and "contradicts" not in against:
-            v = by_bit[next(_bits(back))]
+            v = known.lowest(back)
             path = tuple(find_path(base, v, u))
             proof = f"{v} cannot wait for {u}, which itself waits for {v}: {_named(path)}"
             against["contradicts"] = Verdict("contradicts", u, v, path, proof, group=at)
@@ -233,7 +237,7 @@ def _judge_group(
         redundant += implied.bit_count()
         overlap = known.into(v) & wait_mask & ~implied
         if overlap and "overlaps" not in against:
-            u = by_bit[next(_bits(overlap))]
+            u = known.lowest(overlap)
             path = tuple(find_path(base, u, v))
             proof = f"{v} is released while {u} runs ({_named(path)}); it cannot wait for its end too"
             against["overlaps"] = Verdict("overlaps", u, v, path, proof, group=at)
@@ -248,67 +252,28 @@ def _judge_group(
 
 
 def _joint_cycle(trace: Trace, base: Constraints, plan: Plan) -> Iterator[Finding]:
-    """A finding if all constraints together are cyclic, though each alone is not."""
+    """A finding for each task in which all constraints together are cyclic, though each alone is not."""
     count = trace.operations.rows
-    tasks = trace.operations.ints("task")
-    followers: dict[int, list[int]] = defaultdict(list)
-    concerned: set[int] = set()
+    tasks = trace.operations.ints("task").tolist()
+    added: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for edge in plan.edges:
-        followers[edge.source].append(edge.target)
-        concerned.add(int(tasks[edge.target]))
-    for at, group in enumerate(plan.groups):
-        for operation in set(group.wait):
-            followers[operation].append(count + at)
-        followers[count + at] = sorted(set(group.hold))
-        concerned.add(int(tasks[group.hold[0]]))
-    hubs_of: dict[int, list[int]] = defaultdict(list)
-    for at, group in enumerate(plan.groups):
-        hubs_of[int(tasks[group.hold[0]])].append(count + at)
-    order, bounds = base.by_source
-    recorded = base.target[order]
-    for task in sorted(concerned):
-        nodes = [*trace.task_rows("operations", task), *hubs_of[task]]
-        out = {
-            node: (recorded[bounds[node] : bounds[node + 1]].tolist() if node < count else [])
-            + followers.get(node, [])
-            for node in nodes
-        }
-        missing = dict.fromkeys(nodes, 0)
-        for targets in out.values():
-            for target in targets:
-                missing[target] += 1
-        pending = deque(node for node in nodes if missing[node] == 0)
-        left = len(nodes)
-        while pending:
-            node = pending.popleft()
-            left -= 1
-            for target in out[node]:
-                missing[target] -= 1
-                if missing[target] == 0:
-                    pending.append(target)
-        if left:
-            stuck = {node for node in nodes if missing[node] > 0}
-            path = _cycle(stuck, out)
-            names = " → ".join(
-                str(node) if node < count else f"group {node - count}" for node in [*path, path[0]]
-            )
+        added[tasks[edge.target]][edge.target].append(edge.source)
+    for hub, group in enumerate(plan.groups, count):
+        into = added[tasks[group.hold[0]]]
+        into[hub] = group.wait
+        for operation in group.hold:
+            into[operation].append(hub)
+    for task in sorted(added):
+        into = added[task]
+        for target, source, _ in recorded_links(base, trace.task_rows("operations", task)):
+            into[target].append(source)
+        try:
+            TopologicalSorter(into).prepare()
+        except CycleError as error:
+            circle = [f"group {node - count}" if node >= count else node for node in error.args[1]]
             yield Finding(
                 "ST-PLAN-012",
-                f"each added constraint is legal, together they are not: {names}",
+                f"each added constraint is legal, together they are not: {_named(circle)}",
                 "plan",
                 hint="drop one of the constraints in the circle",
             )
-
-
-def _cycle(stuck: set[int], out: dict[int, list[int]]) -> list[int]:
-    back: dict[int, int] = {}
-    for node in sorted(stuck):
-        for target in out[node]:
-            if target in stuck:
-                back.setdefault(target, node)
-    at = min(stuck)
-    seen: list[int] = []
-    while at not in seen:
-        seen.append(at)
-        at = back[at]
-    return seen[seen.index(at) :][::-1]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from semtrace.errors import ReplayError
 from semtrace.records.enums import Trigger
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ UNKNOWN: Final = np.iinfo(np.int64).min
 def trigger_times(
     trigger: NDArray[np.int64],
     source: NDArray[np.int64],
-    started_ns: NDArray[np.int64],
+    submitted_ns: NDArray[np.int64],
     first_token_ns: NDArray[np.int64],
     finished_ns: NDArray[np.int64],
 ) -> NDArray[np.int64]:
@@ -30,13 +31,13 @@ def trigger_times(
     Args:
         trigger: trigger of each edge.
         source: source of each edge, an index into the times.
-        started_ns: when each operation was submitted; `UNKNOWN` if it was not.
-        first_token_ns: when its first token came; `UNKNOWN` if none came: the end stands for it then.
+        submitted_ns: when each operation was submitted; `UNKNOWN` if it never was: the end stands for it then.
+        first_token_ns: when its first token came; `UNKNOWN` if none ever came: the end stands for it then.
         finished_ns: when it ended.
     """
     came = finished_ns[source]
     at_start = trigger == Trigger.START
-    came = np.where(at_start & (started_ns[source] != UNKNOWN), started_ns[source], came)
+    came = np.where(at_start & (submitted_ns[source] != UNKNOWN), submitted_ns[source], came)
     at_token = trigger == Trigger.FIRST_TOKEN
     return np.where(at_token & (first_token_ns[source] != UNKNOWN), first_token_ns[source], came)
 
@@ -44,7 +45,7 @@ def trigger_times(
 def ready_times(
     constraints: Constraints,
     arrival_ns: NDArray[np.int64],
-    started_ns: NDArray[np.int64],
+    submitted_ns: NDArray[np.int64],
     first_token_ns: NDArray[np.int64],
     finished_ns: NDArray[np.int64],
 ) -> NDArray[np.int64]:
@@ -53,14 +54,14 @@ def ready_times(
     Args:
         constraints: of the plan.
         arrival_ns: arrival of each operation's instance; `UNKNOWN` if not known.
-        started_ns: when each operation was submitted, `UNKNOWN` if it was not or is not known.
-        first_token_ns: when its first token came, or `UNKNOWN`.
-        finished_ns: when it ended, or `UNKNOWN`.
+        submitted_ns: when each operation was submitted; `UNKNOWN` if it never was.
+        first_token_ns: when its first token came; `UNKNOWN` if none ever came.
+        finished_ns: when it ended; `UNKNOWN` if it did not, or it is not known.
 
     Returns:
         Ready times in ns, shape (operations,); `UNKNOWN` where a time that it depends on is.
     """
-    came = trigger_times(constraints.trigger, constraints.source, started_ns, first_token_ns, finished_ns)
+    came = trigger_times(constraints.trigger, constraints.source, submitted_ns, first_token_ns, finished_ns)
     satisfied = np.where(came == UNKNOWN, UNKNOWN, came + constraints.lag_ns)
     ready = np.where(constraints.in_degree == 0, arrival_ns, UNKNOWN + 1)
     missing = np.zeros(constraints.operations, dtype=np.bool_)
@@ -105,7 +106,21 @@ def schedule(
         external_delay_ns: delay between ready and release.
         duration_ns: time from release to end.
         first_token_after_ns: time from release to the first token; the duration if left out.
+
+    Raises:
+        ReplayError: a time does not fit into 63 bits.
     """
+    longest = sum(
+        float(part.sum(dtype=np.float64))
+        for part in (duration_ns, external_delay_ns, constraints.lag_ns, arrival_ns.max(initial=0))
+    )
+    if longest >= float(1 << 62):
+        raise ReplayError(
+            "durations and delays add up to more than 63 bits hold",
+            code="graph.overflow",
+            requirement="ST-REL-001",
+            hint="look for a delay, lag, duration or arrival that is off by a unit",
+        )
     count = constraints.operations
     hubs = len(constraints.waits)
     tokens = duration_ns if first_token_after_ns is None else first_token_after_ns

@@ -43,7 +43,8 @@ def settle(trace: Trace, scenario: Scenario) -> Scenario:
     """The scenario with nothing left to chance or default: arrivals chosen and drawn (ST-SCN-002).
 
     Raises:
-        ReplayError: recorded arrivals are asked for and a task has none, or the number of drawn times is wrong.
+        ReplayError: recorded arrivals are asked for and a task has none, the number of drawn times is wrong, or they
+            are too large.
     """
     recorded = trace.tasks.ints("arrival_ns")
     count = trace.tasks.rows * scenario.copies
@@ -60,17 +61,29 @@ def settle(trace: Trace, scenario: Scenario) -> Scenario:
             hint="choose other arrivals: --arrivals together, poisson:MEAN_NS or closed-loop:USERS",
         )
     if isinstance(arrivals, Poisson):
-        intervals = np.random.default_rng(arrivals.seed).exponential(arrivals.mean_ns, count)
-        times = np.cumsum(np.maximum(np.rint(intervals), 0).astype(np.int64))
-        arrivals = Drawn(times_ns=times.tolist(), drawn_from=arrivals)
+        arrivals = _draw(arrivals, count)
     if isinstance(arrivals, Drawn) and len(arrivals.times_ns) != count:
         raise ReplayError(
             f"{len(arrivals.times_ns)} arrival times for {count} instances",
             code="scenario.arrivals",
             path="scenario.arrivals.times_ns",
-            requirement="ST-SCN-002",
+            requirement="ST-SCN-009",
         )
     return scenario.model_copy(update={"arrivals": arrivals})
+
+
+def _draw(process: Poisson, count: int) -> Drawn:
+    """Arrival times of a Poisson process: the sums of drawn intervals, each rounded to a whole ns (ST-SCN-008)."""
+    intervals = np.random.default_rng(process.seed).exponential(process.mean_ns, count)
+    times = np.cumsum(np.rint(intervals))
+    if count and times[-1] >= 1 << 53:
+        raise ReplayError(
+            f"{count} arrivals with a mean interval of {process.mean_ns} ns take more than 2^53 ns, 104 days",
+            code="scenario.arrivals",
+            path="scenario.arrivals.mean_ns",
+            requirement="ST-SCN-008",
+        )
+    return Drawn(times_ns=times.astype(np.int64).tolist(), drawn_from=process)
 
 
 def instances(trace: Trace, scenario: Scenario) -> Instances:

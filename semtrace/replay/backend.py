@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from semtrace.records.trace import Trace
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A model operation handed to a backend.
 
     Attributes:
@@ -28,8 +26,7 @@ class Request:
     operation: int
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """Something that happened to a request: its first token is there, or it has ended.
 
     Attributes:
@@ -48,6 +45,11 @@ class Backend(Protocol):
 
     On a virtual clock the controller asks when something happens next, goes there, and takes the reports.
     """
+
+    @property
+    def modes(self) -> frozenset[str]:
+        """The modes of a scenario that it can hold: `length_locked`, `token_locked`."""
+        ...
 
     def facts(self) -> BackendFacts:
         """Name, version and settings, for the execution's header."""

@@ -36,7 +36,8 @@ _OUTCOME: Final = {
     OperationStatus.TIMEOUT: EventOutcome.TIMEOUT,
 }
 
-_ARRIVAL, _RELEASE, _END = 0, 1, 2
+_END, _ARRIVAL, _RELEASE = 0, 1, 2
+"""What a timer stands for, in the order in which things of one instant are taken."""
 
 TIMES: Final = ("ready_ns", "released_ns", "submitted_ns", "scheduled_ns", "first_token_ns", "finished_ns")
 COUNTS: Final = (
@@ -82,7 +83,7 @@ def runs_on_backend(trace: Trace) -> NDArray[np.bool_]:
 class Controller:
     """Releases the operations of all instances under a plan, on a clock and a backend.
 
-    After `run`, `columns` holds what happened: for every event its times, counts and outcome; `NULL` is unknown.
+    After `run`, the columns hold what happened: for every event its times, counts and outcome; `NULL` is unknown.
     """
 
     def __init__(
@@ -100,37 +101,37 @@ class Controller:
         self._instances = instances
         starts = trace.offsets("operations")
         sizes = np.diff(starts)[instances.task]
-        self.first_event: NDArray[np.int64] = np.concatenate([[0], np.cumsum(sizes)])
-        count = int(self.first_event[-1])
-        self.instance = np.repeat(np.arange(len(sizes)), sizes)
-        self.operation = (
-            np.arange(count)
-            - np.repeat(self.first_event[:-1], sizes)
-            + np.repeat(starts[instances.task], sizes)
-        )
-        self.columns: dict[str, NDArray[np.int64]] = {
-            name: np.full(count, NULL, dtype=np.int64) for name in (*TIMES, *COUNTS)
-        }
-        self.outcome = np.full(count, EventOutcome.UNFINISHED, dtype=np.int64)
-        self._on_backend = runs_on_backend(trace).tolist()
-        self._delay = trace.operations.ints("external_delay_ns").tolist()
-        self._duration = trace.operations.ints("duration_ns").tolist()
-        self._status = [
-            int(_OUTCOME[OperationStatus(status)]) for status in trace.operations.ints("status").tolist()
+        first_event = np.concatenate([[0], np.cumsum(sizes)])
+        count = int(first_event[-1])
+        # Everything that is looked at one by one is a list: indexing an array costs several times as much.
+        self._first_event: list[int] = first_event.tolist()
+        self._task: list[int] = instances.task.tolist()
+        self._starts: list[int] = starts.tolist()
+        instance = np.repeat(np.arange(len(sizes)), sizes)
+        operation = np.arange(count) + (starts[instances.task] - first_event[:-1])[instance]
+        self.instance: list[int] = instance.tolist()
+        self.operation: list[int] = operation.tolist()
+        self.columns: dict[str, list[int]] = {name: [NULL] * count for name in (*TIMES, *COUNTS)}
+        self.outcome: list[int] = [EventOutcome.UNFINISHED] * count
+        self.arrival_ns: list[int] = instances.arrival_ns.tolist()
+        self._on_backend: list[bool] = runs_on_backend(trace).tolist()
+        self._delay: list[int] = trace.operations.ints("external_delay_ns").tolist()
+        self._duration: list[int] = trace.operations.ints("duration_ns").tolist()
+        self._recorded_outcome = [
+            _OUTCOME[OperationStatus(status)] for status in trace.operations.ints("status").tolist()
         ]
-        recorded = {name: trace.operations.ints(name) for name in ("prompt_tokens", "output_tokens")}
-        self._recorded = {name: column.tolist() for name, column in recorded.items()}
-        self._out = _Followers(constraints)
-        self._missing: list[int] = constraints.in_degree[self.operation].tolist()
-        self._hub_missing: dict[tuple[int, int], int] = {}
+        self._recorded_tokens: dict[str, list[int]] = {
+            name: trace.operations.ints(name).tolist() for name in ("prompt_tokens", "output_tokens")
+        }
+        self._answer: list[int] = trace.tasks.ints("answer_operation").tolist()
+        self._followers = _Followers(constraints)
+        self._missing: list[int] = constraints.in_degree[operation].tolist()
+        self._missing_of_group: dict[tuple[int, int], int] = {}
         self._ready: list[int] = [NULL] * count
         self._token_came: set[int] = set()
-        self._left = np.asarray(sizes).tolist()
-        self._answer = trace.tasks.ints("answer_operation").tolist()
-        self._starts = starts.tolist()
-        self._timers: list[tuple[int, int, int, int]] = []  # (time, what, instance, event or 0)
-        self._waiting_to_send: deque[int] = deque()
-        self.arrival_ns: list[int] = instances.arrival_ns.tolist()
+        self._left: list[int] = sizes.tolist()
+        self._timers: list[tuple[int, int, int]] = []  # (time, what, instance of an arrival, else event)
+        self._not_sent: deque[int] = deque()
         self._answered: set[int] = set()
         self._done = 0
 
@@ -138,77 +139,78 @@ class Controller:
         """Run all instances to their end, or until nothing can happen any more."""
         order = self._instances.sending_order.tolist()
         if self._instances.users:
-            self._waiting_to_send.extend(order[self._instances.users :])
+            self._not_sent.extend(order[self._instances.users :])
             for instance in order[: self._instances.users]:
                 self.arrival_ns[instance] = 0
         for instance, arrival in enumerate(self.arrival_ns):
             if arrival != NULL:
-                heapq.heappush(self._timers, (arrival, _ARRIVAL, instance, 0))
+                heapq.heappush(self._timers, (arrival, _ARRIVAL, instance))
         while True:
-            coming = [
-                time
-                for time in (self._timers[0][0] if self._timers else None, self._backend.next_ns())
-                if time is not None
-            ]
-            if not coming:
+            coming = self._backend.next_ns()
+            if self._timers and (coming is None or self._timers[0][0] < coming):
+                coming = self._timers[0][0]
+            if coming is None:
                 return
-            self._clock.wait_until(min(coming))
+            self._clock.wait_until(coming)
             now = self._clock.now_ns()
             self._settle(now)
             self._backend.start(now)
 
     def _settle(self, now: int) -> None:
-        """Finishes, arrivals and releases of this instant, until there are no more."""
+        """Ends, arrivals and releases of this instant, until there are no more (ST-REL-016)."""
+        timers = self._timers
         while True:
             reports = self._backend.reports(now)
-            due: list[tuple[int, int, int, int]] = []
-            while self._timers and self._timers[0][0] <= now:
-                due.append(heapq.heappop(self._timers))
-            if not reports and not due:
+            if not reports and not (timers and timers[0][0] <= now):
                 return
-            for report in sorted(reports, key=lambda each: (each.event, not each.first_token)):
+            if len(reports) > 1:
+                reports.sort(key=lambda each: (each.event, not each.first_token))
+            for report in reports:
                 if report.first_token:
                     self._first_token(report.event, now)
                 else:
                     for name, value in (report.columns or {}).items():
                         self.columns[name][report.event] = NULL if value is None else value
                     self._end(report.event, now)
-            for _, what, _, event in due:
+            released: list[int] = []
+            while timers and timers[0][0] <= now:
+                _, what, which = heapq.heappop(timers)
                 if what == _END:
-                    self._end(event, now)
-            for _, what, instance, _ in due:
-                if what == _ARRIVAL:
-                    self._arrive(instance, now)
-            self._release([event for _, what, _, event in due if what == _RELEASE], now)
+                    self._end(which, now)
+                elif what == _ARRIVAL:
+                    self._arrive(which, now)
+                else:
+                    released.append(which)
+            if released:
+                self._release(released, now)
 
     def _arrive(self, instance: int, now: int) -> None:
-        first, last = int(self.first_event[instance]), int(self.first_event[instance + 1])
+        first, last = self._first_event[instance], self._first_event[instance + 1]
         for event in range(first, last):
             if self._missing[event] == 0:
                 self._ready[event] = now
-                self._set_timer(event)
+                self._is_ready(event)
         if first == last:
             self._answer_given(instance, now)
 
-    def _set_timer(self, event: int) -> None:
+    def _is_ready(self, event: int) -> None:
         ready = self._ready[event]
         release = ready + self._delay[self.operation[event]]
         self.columns["ready_ns"][event] = ready
         self.columns["released_ns"][event] = release
-        heapq.heappush(self._timers, (release, _RELEASE, int(self.instance[event]), event))
+        heapq.heappush(self._timers, (release, _RELEASE, event))
 
     def _release(self, events: list[int], now: int) -> None:
         requests: list[Request] = []
-        for event in events:
-            operation = int(self.operation[event])
+        for event in sorted(events):
+            operation = self.operation[event]
             self.columns["submitted_ns"][event] = now
             if self._on_backend[operation]:
-                requests.append(Request(event, int(self.instance[event]), operation))
+                requests.append(Request(event, self.instance[event], operation))
             else:
-                for name, recorded in self._recorded.items():
+                for name, recorded in self._recorded_tokens.items():
                     self.columns[name][event] = recorded[operation]
-                end = now + self._duration[operation]
-                heapq.heappush(self._timers, (end, _END, int(self.instance[event]), event))
+                heapq.heappush(self._timers, (now + self._duration[operation], _END, event))
             self._fire(event, Trigger.START, now)
         if requests:
             self._backend.submit(now, requests)
@@ -219,24 +221,22 @@ class Controller:
             self._fire(event, Trigger.FIRST_TOKEN, now)
 
     def _end(self, event: int, now: int) -> None:
-        operation = int(self.operation[event])
+        operation, instance = self.operation[event], self.instance[event]
         self.columns["finished_ns"][event] = now
-        self.outcome[event] = self._status[operation]
-        self._first_token(event, now)
+        self.outcome[event] = self._recorded_outcome[operation]
+        self._first_token(event, now)  # a trigger that has not come comes with the end (ST-REL-004)
         self._token_came.discard(event)
         self._fire(event, Trigger.FINISH, now)
-        instance = int(self.instance[event])
-        first = int(self.first_event[instance])
-        for group in self._out.groups.get(operation, ()):
+        for group in self._followers.groups.get(operation, ()):
             key = (instance, group)
-            left = self._hub_missing.get(key, self._out.waits[group]) - 1
-            self._hub_missing[key] = left
-            if left == 0:
-                start = self._starts[int(self._instances.task[instance])]
-                for held in self._out.holds[group]:
-                    self._satisfy(first + held - start, now)
+            missing = self._missing_of_group.get(key, self._followers.waits[group]) - 1
+            self._missing_of_group[key] = missing
+            if missing == 0:
+                distance = self._first_event[instance] - self._starts[self._task[instance]]
+                for held in self._followers.holds[group]:
+                    self._satisfy(held + distance, now)
         self._left[instance] -= 1
-        answer = self._answer[int(self._instances.task[instance])]
+        answer = self._answer[self._task[instance]]
         if operation == answer or (self._left[instance] == 0 and answer == NULL):
             self._answer_given(instance, now)
         self._done += 1
@@ -244,47 +244,51 @@ class Controller:
             self._progress(self._done, len(self.outcome))
 
     def _fire(self, event: int, trigger: Trigger, now: int) -> None:
-        operation = int(self.operation[event])
-        for distance, lag in self._out.edges(operation, trigger):
+        for distance, lag in self._followers.edges[trigger].get(self.operation[event], ()):
             self._satisfy(event + distance, now + lag)
 
     def _satisfy(self, event: int, time: int) -> None:
         self._ready[event] = max(self._ready[event], time)
         self._missing[event] -= 1
         if self._missing[event] == 0:
-            self._set_timer(event)
+            self._is_ready(event)
 
     def _answer_given(self, instance: int, now: int) -> None:
+        """The user who sent the instance sends the next one (ST-SCN-006); who of several does makes no difference."""
         if instance in self._answered:
             return
         self._answered.add(instance)
-        if self._waiting_to_send:
-            following = self._waiting_to_send.popleft()
+        if self._not_sent:
+            following = self._not_sent.popleft()
             arrival = now + self._instances.think_ns
             self.arrival_ns[following] = arrival
-            heapq.heappush(self._timers, (arrival, _ARRIVAL, following, 0))
+            heapq.heappush(self._timers, (arrival, _ARRIVAL, following))
 
 
 class _Followers:
-    """What waits for each operation: edges by trigger, as distances between rows, and groups."""
+    """What waits for each operation.
+
+    Attributes:
+        edges: by trigger and operation, (distance to the target's row, lag in ns) of the edges out of it.
+        groups: by operation, the groups that wait for it.
+        waits: for each group, how many operations it waits for.
+        holds: for each group, the operations that it holds.
+    """
 
     def __init__(self, constraints: Constraints) -> None:
-        order, bounds = constraints.by_source
-        self._bounds = bounds.tolist()
-        self._trigger = constraints.trigger[order].tolist()
-        self._distance = (constraints.target - constraints.source)[order].tolist()
-        self._lag = constraints.lag_ns[order].tolist()
+        self.edges: dict[int, dict[int, list[tuple[int, int]]]] = {trigger: {} for trigger in Trigger}
+        rows = zip(
+            constraints.trigger.tolist(),
+            constraints.source.tolist(),
+            (constraints.target - constraints.source).tolist(),
+            constraints.lag_ns.tolist(),
+            strict=True,
+        )
+        for trigger, source, distance, lag in rows:
+            self.edges[trigger].setdefault(source, []).append((distance, lag))
         self.waits = [len(wait) for wait in constraints.waits]
         self.holds = [hold.tolist() for hold in constraints.holds]
         self.groups: dict[int, list[int]] = {}
         for group, wait in enumerate(constraints.waits):
             for operation in wait.tolist():
                 self.groups.setdefault(operation, []).append(group)
-
-    def edges(self, operation: int, trigger: Trigger) -> list[tuple[int, int]]:
-        """The edges out of an operation with this trigger: (distance to the target's row, lag in ns)."""
-        return [
-            (self._distance[at], self._lag[at])
-            for at in range(self._bounds[operation], self._bounds[operation + 1])
-            if self._trigger[at] == trigger
-        ]

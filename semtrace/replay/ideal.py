@@ -34,7 +34,9 @@ class IdealSettings(Document):
 
 
 class IdealBackend:
-    """Unlimited concurrency, fixed times."""
+    """Unlimited concurrency, fixed times, no tokens."""
+
+    modes = frozenset({"length_locked"})
 
     def __init__(self, trace: Trace, settings: Mapping[str, object]) -> None:
         self._settings = IdealSettings.parse(dict(settings), path="backend.settings")

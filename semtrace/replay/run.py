@@ -10,16 +10,17 @@ import pyarrow as pa
 
 import semtrace
 from semtrace.check.finding import Finding, found
-from semtrace.errors import ReplayError, UsageError
+from semtrace.errors import ReplayError, UnsupportedError, UsageError
 from semtrace.graph.legality import judge
 from semtrace.graph.resolve import resolve
-from semtrace.records.columns import NULL, Columns
-from semtrace.records.enums import EventOutcome, Evidence, Outcome
+from semtrace.records.columns import NULL
+from semtrace.records.enums import EventOutcome, Evidence, OperationKind, Outcome
 from semtrace.records.execution import Execution, ExecutionHeader
-from semtrace.records.execution_tables import EVENTS, EXECUTION_TABLES, INSTANCES
+from semtrace.records.execution_tables import EVENTS, INSTANCES
 from semtrace.replay.arrivals import instances, settle
-from semtrace.replay.controller import COUNTS, TIMES, Controller, VirtualClock, runs_on_backend
+from semtrace.replay.controller import TIMES, Controller, VirtualClock, runs_on_backend
 from semtrace.replay.ideal import IdealBackend
+from semtrace.replay.scenario import Drawn
 from semtrace.store.digests import show, work_digest
 
 if TYPE_CHECKING:
@@ -47,8 +48,17 @@ def replay_findings(trace: Trace) -> Iterator[Finding]:
             f"the {column.replace('_', ' ')} of model operation {{row}} are not known, so its work is not fixed",
             table="operations",
             column=column,
-            hint="record with token counts (for streaming: include usage in the stream)",
+            hint="record with token counts (for streaming: include usage in the stream); an embedding has 0 output tokens",
         )
+    yield from found(
+        "ST-REL-011",
+        backend
+        & (trace.operations.ints("kind") == OperationKind.EMBED)
+        & (trace.operations.ints("output_tokens") > 0),
+        "operation {row} is an embedding and has output tokens",
+        table="operations",
+        column="output_tokens",
+    )
     missing = ~backend & (trace.operations.ints("duration_ns") == NULL)
     yield from found(
         "ST-REL-012",
@@ -81,14 +91,26 @@ def replay(
         The execution. Operations that could never be released are `unfinished`.
 
     Raises:
-        ReplayError: the plan is not legal, the trace lacks counts or durations, or the scenario does not fit.
+        ReplayError: the plan is not legal, the trace lacks counts or durations, the scenario does not fit, or a time
+            does not fit into 63 bits.
         UsageError: there is no such backend.
+        UnsupportedError: the backend cannot hold the scenario's mode.
+        FormatError: the backend has no such setting.
     """
     if scenario.backend.name not in BACKENDS:
         raise UsageError(
             f"no backend {scenario.backend.name!r}",
             code="replay.backend",
             hint=f"there are: {', '.join(BACKENDS)}",
+        )
+    backend = BACKENDS[scenario.backend.name](trace, scenario.backend.settings)
+    if scenario.mode not in backend.modes:
+        raise UnsupportedError(
+            f"backend {scenario.backend.name} cannot hold mode {scenario.mode}",
+            code="replay.mode",
+            path="scenario.mode",
+            requirement="ST-SCN-010",
+            hint=f"it can: {', '.join(sorted(backend.modes))}",
         )
     refuse("this trace cannot be replayed", list(replay_findings(trace)), code="replay.unknown")
     judgement = judge(trace, plan)
@@ -98,13 +120,13 @@ def replay(
     refuse("the plan is not legal", against, code="plan.illegal")
     scenario = settle(trace, scenario)
     copies = instances(trace, scenario)
-    backend = BACKENDS[scenario.backend.name](trace, scenario.backend.settings)
     operations = np.flatnonzero(runs_on_backend(trace)).tolist()
     refuse(
         "the backend cannot run this trace", list(backend.refuse(trace, operations)), code="replay.refused"
     )
     controller = Controller(trace, resolve(trace, plan), copies, backend, VirtualClock(), progress)
     controller.run()
+    drawn_from = scenario.arrivals.drawn_from if isinstance(scenario.arrivals, Drawn) else None
     header = ExecutionHeader(
         work_digest=show(work_digest(trace)),
         plan_digest=plan.content_digest(),
@@ -115,64 +137,72 @@ def replay(
         tolerance_ns=0,
         measured_at="simulator",
         backend=backend.facts(),
+        seeds={"arrivals": drawn_from.seed} if drawn_from else {},
         environment={"semtrace": semtrace.__version__, "python": platform.python_version()},
     )
     return _execution(header, controller, copies)
 
 
 def refuse(message: str, findings: list[Finding], *, code: str) -> None:
-    """Raise if there are findings; the error names them all.
+    """Raise if there are findings; the error names them, each kind once.
 
     Raises:
         ReplayError: there are findings.
     """
     if findings:
+        named = [str(finding) for finding in findings[:10]]
+        if len(findings) > len(named):
+            named.append(f"and {len(findings) - len(named)} more")
         raise ReplayError(
-            f"{message}: " + "; ".join(str(finding) for finding in findings[:10]),
+            f"{message}: {'; '.join(named)}",
             code=code,
             requirement=findings[0].requirement,
             hint=findings[0].hint,
         )
 
 
-def _execution(header: ExecutionHeader, controller: Controller, copies: Instances) -> Execution:
-    def nullable(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:
-        return pa.array(np.maximum(values, 0), mask=values == NULL).cast(kind)
+def _integers(values: list[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        raise ReplayError(
+            "a time of this replay does not fit into 63 bits",
+            code="replay.overflow",
+            requirement="ST-REL-001",
+            hint="look for a delay, lag, duration or arrival that is off by a unit",
+        ) from None
 
-    bad = controller.outcome == EventOutcome.UNFINISHED
-    stuck = np.zeros(len(copies.task), dtype=np.bool_)
-    stuck[controller.instance[bad]] = True
-    outcome = np.where(stuck, Outcome.UNKNOWN, Outcome.SUCCESS)
+
+def _nullable(values: list[int], kind: pa.DataType) -> pa.Array:
+    array = _integers(values)
+    return pa.array(np.maximum(array, 0), mask=array == NULL).cast(kind)
+
+
+def _execution(header: ExecutionHeader, controller: Controller, copies: Instances) -> Execution:
+    ended = np.ones(len(copies.task), dtype=np.bool_)
+    for instance, outcome in zip(controller.instance, controller.outcome, strict=True):
+        ended[instance] &= outcome != EventOutcome.UNFINISHED
     rows = pa.Table.from_arrays(
         [
             pa.array(copies.task).cast(pa.uint32()),
             pa.array(copies.copy).cast(pa.uint32()),
-            nullable(np.asarray(controller.arrival_ns, dtype=np.int64), pa.int64()),
-            pa.array(outcome).cast(pa.uint8()),
+            _nullable(controller.arrival_ns, pa.int64()),
+            pa.array(np.where(ended, Outcome.SUCCESS, Outcome.UNKNOWN)).cast(pa.uint8()),
         ],
         schema=INSTANCES.arrow,
     )
-    arrays: dict[str, pa.Array] = {
-        "instance": pa.array(controller.instance).cast(pa.uint32()),
-        "operation": pa.array(controller.operation).cast(pa.uint32()),
-        "outcome": pa.array(controller.outcome).cast(pa.uint8()),
-    }
-    for name in TIMES:
-        values = controller.columns[name]
-        arrays[name] = nullable(values, pa.int64())
-        evidence = np.where(values == NULL, Evidence.MISSING, Evidence.OBSERVED)
-        arrays[name.replace("_ns", "_evidence")] = pa.array(evidence).cast(pa.uint8())
-    for name in COUNTS:
-        arrays[name] = nullable(controller.columns[name], EVENTS.arrow.field(name).type)
     count = len(controller.outcome)
-    events = pa.Table.from_arrays(
-        [
-            arrays[field.name] if field.name in arrays else pa.nulls(count, field.type)
-            for field in EVENTS.arrow
-        ],
-        schema=EVENTS.arrow,
-    )
-    tables = {spec.name: Columns(spec, spec.empty()) for spec in EXECUTION_TABLES}
-    tables["instances"] = Columns(INSTANCES, rows)
-    tables["events"] = Columns(EVENTS, events)
-    return Execution(header, tables)
+    arrays: dict[str, pa.Array] = {
+        name: pa.nulls(count, kind) for name, kind in zip(EVENTS.arrow.names, EVENTS.arrow.types, strict=True)
+    }
+    arrays["instance"] = pa.array(controller.instance, pa.uint32())
+    arrays["operation"] = pa.array(controller.operation, pa.uint32())
+    arrays["outcome"] = pa.array(controller.outcome, pa.uint8())
+    for name, values in controller.columns.items():
+        arrays[name] = _nullable(values, arrays[name].type)
+    for name in TIMES:
+        known = arrays[name].is_valid()
+        evidence = np.where(known, Evidence.OBSERVED, Evidence.MISSING)
+        arrays[name.replace("_ns", "_evidence")] = pa.array(evidence).cast(pa.uint8())
+    events = pa.Table.from_arrays(list(arrays.values()), schema=EVENTS.arrow)
+    return Execution.from_arrow(header, {"instances": rows, "events": events})

@@ -1,4 +1,4 @@
-"""Scenarios: when tasks arrive, how often, on what they run and what counts as on time (spec, release.md)."""
+"""Scenarios: when tasks arrive, how often, on what they run and what counts as on time (spec, scenario.md)."""
 
 from __future__ import annotations
 
