@@ -96,7 +96,7 @@ class Distribution:
             "unknown": self.unknown,
             "mean": number(self.mean),
             "min": self.minimum,
-            **{name: number(value) for name, value in self.percentiles.items()},
+            **{name: number(self.percentiles.get(name)) for name in PERCENTILES},
             "max": self.maximum,
         }
 
