@@ -94,7 +94,7 @@ def assemble(builder: TraceBuilder) -> BuiltTrace:
     moved["state_accesses"] = list(
         {(a["operation"], a["state_version"], a["mode"]): a for a in rows["state_accesses"]}.values()
     )
-    moved["annotations"] = [_annotation(row, ids) for row in rows["annotations"]]
+    moved["annotations"] = [_annotation(row, ids) for row in rows["annotations"] if _is_there(row, ids)]
     translated = {spec.name: _translate(spec, moved.get(spec.name, ()), ids) for spec in TRACE_TABLES}
     translated["edges"].sort(key=lambda e: (e["target"], e["source"], e["kind"], e["trigger"]))
     translated["state_accesses"].sort(key=lambda a: (a["operation"], a["state_version"], a["mode"]))
@@ -129,6 +129,12 @@ def _translate(spec: Table, rows: Iterable[Row], ids: dict[str, list[int]]) -> l
                 fresh[name] = ids[table][fresh[name]]
         made.append(fresh)
     return made
+
+
+def _is_there(row: Row, ids: dict[str, list[int]]) -> bool:
+    """Whether what an annotation speaks of is in the trace: what nothing uses is left out, with its annotations."""
+    table = _ENTITY_TABLES.get(row["entity_kind"])
+    return table is None or ids[table][row["entity"]] < len(ids[table])
 
 
 def _annotation(row: Row, ids: dict[str, list[int]]) -> Row:
@@ -214,7 +220,10 @@ def _order(builder: TraceBuilder, edges: Sequence[Row]) -> dict[str, list[int]]:
     ]
     ids["states"] = _by_first_use(
         len(rows["states"]),
-        [name[-1] for _, name in sorted(accesses)] + sorted(range(len(rows["states"])), key=by_name),
+        [name[-1] for _, name in sorted(accesses)]
+        + sorted(
+            {version["state"] for version in versions}, key=by_name
+        ),  # a state without versions says nothing
     )
     ids["state_versions"] = _inverse(
         sorted(
