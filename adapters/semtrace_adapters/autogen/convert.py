@@ -150,7 +150,8 @@ def _arrive(task: int, run: TeamRun, rows: Rows, loss: LossReport) -> None:
     builder = rows.builder
     arrival = None if run.start_ns is None or not run.start else run.start_ns - rows.origin_ns
     if arrival is None:
-        operations = [r.operation for r in (*rows.calls, *rows.tools, *rows.texts)]
+        operations = [r.operation for r in rows.calls]
+        operations += [r.operation for r in rows.tools] + [r.operation for r in rows.texts]
         times = [t for o in operations for t, _ in builder.observed[o].times.values()]
         arrival = min(times, default=None)
         loss.add(
@@ -163,8 +164,8 @@ def _arrive(task: int, run: TeamRun, rows: Rows, loss: LossReport) -> None:
 
 def _answer(at: Point) -> int | None:
     """The operation that made the answer: the one of the task's last that ended last."""
-    last: Last | None = max(at.waits, key=lambda w: (w.order, w.operation), default=None)
-    return last.operation if last else None
+    ended = sorted((last.order, last.operation) for last in at.waits)
+    return ended[-1][1] if ended else None
 
 
 def _retries(merged: Merged, loss: LossReport) -> None:

@@ -9,6 +9,8 @@ from semtrace_adapters.autogen.read_stream import ends_turn
 from semtrace_adapters.autogen.runs import UNNAMED, Round, TeamRun, Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from semtrace_adapters.autogen.config import TeamConfig
     from semtrace_adapters.autogen.merge import Merged
     from semtrace_adapters.autogen.read_stream import Item, Stream
@@ -18,24 +20,26 @@ Thread = tuple[str, list[dict[str, Any]]]
 """An agent without an id: its name, and the messages that it last sent."""
 
 
-def runs_of_calls(merged: Merged, loose: list[Call], loss: LossReport) -> list[TeamRun]:
+def runs_of_calls(
+    merged: Merged, loose: list[Call], configs: Sequence[TeamConfig], loss: LossReport
+) -> list[TeamRun]:
     """Runs made of calls that no team's messages frame: one turn after the other, by agent.
 
-    Calls of one team (or of none) make one run. Turns are side by side only where their calls are seen to overlap.
+    Calls of one team make one run, and so do those of one file that are of none. Turns are side by side where one is
+    seen to begin before the other has ended, or where the team's graph says that neither waits for the other.
     """
-    made: dict[str | None, TeamRun] = {}
+    made: dict[tuple[str | None, str], TeamRun] = {}
     threads: list[Thread] = []
     for call in loose:
         team = call.agent.team if call.agent else None
-        run = made.get(team)
+        key = (team, "" if team else call.where.partition(":")[0])
+        run = made.get(key)
         if run is None:
             kind = "" if team else "Agent"
-            run = made[team] = TeamRun(
-                team, kind, "", call.order - 0.5, call.start_ns, ended=True, framed=False
-            )
+            run = made[key] = TeamRun(team, kind, "", call.order - 0.5, call.start_ns, framed=False)
         last = _goes_on(run, call, merged)
         if last is None:
-            last = _new_turn(run, call, Agent(_name_of(call, threads), team))
+            last = _new_turn(run, call, Agent(_name_of(call, threads), team), merged, configs)
         elif call.agent is None:
             _note_thread(threads, last.agent.name, call)
         last.calls.append(call)
@@ -51,31 +55,58 @@ def runs_of_calls(merged: Merged, loose: list[Call], loss: LossReport) -> list[T
     return list(made.values())
 
 
+def _told(call: Call) -> set[str]:
+    """Ids of the tool calls whose results a call was sent."""
+    return {str(m.get("tool_call_id")) for m in call.messages or [] if m.get("role") == "tool"}
+
+
 def _goes_on(run: TeamRun, call: Call, merged: Merged) -> Turn | None:
-    """The turn that a call is part of: its agent waits for tools whose results the call brings, or that it is run by."""
-    told = {str(m.get("tool_call_id")) for m in call.messages or [] if m.get("role") == "tool"}
+    """The turn that a call is part of: it brings results that the agent waits for, or a tool of the agent made it."""
+    told = _told(call)
     for turn in reversed(run.rounds[-1].turns if run.rounds else []):
         if call.agent is not None and call.agent.name != turn.agent.name:
             continue
         asked = {i for c in turn.calls for i in c.call_ids}
-        latest = set(turn.calls[-1].call_ids)
-        if latest & told or asked & set(call.around or ()):
-            return turn
-        tools = [t for c in turn.calls for t in merged.tools.get(id(c), [])]
-        if any(t.end_order is not None and t.end_order > call.order for t in tools):
+        used = {i for c in turn.calls for i in _told(c)}
+        if (asked - used) & told or asked & set(call.around or ()) or _waits(turn, call, merged):
             return turn
     return None
 
 
-def _new_turn(run: TeamRun, call: Call, agent: Agent) -> Turn:
+def _waits(turn: Turn, call: Call, merged: Merged) -> bool:
+    """Whether an agent still waited for a tool when a call ended."""
+    tools = [t for c in turn.calls for t in merged.tools.get(id(c), [])]
+    return any(t.end_order is not None and t.end_order > call.order for t in tools)
+
+
+def _new_turn(run: TeamRun, call: Call, agent: Agent, merged: Merged, configs: Sequence[TeamConfig]) -> Turn:
     turns = list(run.turns())
     start = turns[-1].end_order if turns else call.order - 0.5
     turn = Turn(agent, min(start, call.order - 0.25), call.start_ns)
-    beside = bool(run.rounds) and all(t.agent != agent and _overlap(call, t) for t in run.rounds[-1].turns)
-    if not beside:
+    last = run.rounds[-1].turns if run.rounds else []
+    names = {t.agent.name for t in turns} | {agent.name}
+    edges = next((c.edges for c in configs if names <= set(c.names)), set[tuple[str, str]]())
+    before = {source for source, target in edges if target == agent.name}
+    beside = all(t.agent != agent for t in last) and (
+        all(_overlap(call, t) for t in last)
+        or any(_waits(t, call, merged) for t in last)
+        or (bool(before) and not before & {t.agent.name for t in last})
+    )
+    if not last or not beside:
         run.rounds.append(Round(order=turn.start_order))
-    run.rounds[-1].turns.append(turn)
+        last = run.rounds[-1].turns
+        turn.requested = _asked_by(turns[-1].agent, turns[-1].end_order, call, merged) if turns else False
+    else:
+        turn.start_order = min(turn.start_order, last[0].start_order)
+    last.append(turn)
     return turn
+
+
+def _asked_by(agent: Agent, after: float, call: Call, merged: Merged) -> bool:
+    """Whether an agent sent a message to the agent of a call before that had ended."""
+    return any(
+        s.sender == agent and s.topic == call.agent and after <= s.order <= call.order for s in merged.sent
+    )
 
 
 def _overlap(call: Call, turn: Turn) -> bool:

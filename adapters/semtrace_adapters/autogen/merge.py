@@ -231,22 +231,25 @@ def _calls_of_messages(sent: Sequence[Sent], order_of: Callable[[int], float] | 
 
 
 def _name_sources(merged: Merged) -> None:
-    """Give calls the name of the agent that speaks of them: by tool-call ids, else by the text of a message."""
+    """Give calls the name of the agent that speaks of them, and the time where the log has none.
+
+    A message speaks of a call if it has the call's tool calls, by their ids, or its text.
+    """
     asked = merged.facts.asked
-    spoken: dict[str, list[tuple[float, str]]] = {}
+    spoken: dict[str, list[tuple[float, str, int | None]]] = {}
     messages = [(s.order, m) for s in merged.sent if s.type == "GroupChatMessage" for m in s.messages]
     for order, message in messages:
         if isinstance(message.get("content"), str) and message.get("models_usage"):
-            spoken.setdefault(message["content"], []).append((order, str(message.get("source"))))
+            told = (order, str(message.get("source")), made_ns(message))
+            spoken.setdefault(message["content"], []).append(told)
     for call in merged.calls:
-        if call.source is not None:
-            continue
-        names = {asked[i][0] for i in call.call_ids if i in asked}
-        if len(names) == 1:
-            call.source = names.pop()
-        elif call.text is not None:
-            later = [name for order, name in spoken.get(call.text, []) if order > call.order]
-            call.source = later[0] if later and len(set(later)) == 1 else None
+        about = [(asked[i][0], asked[i][2]) for i in call.call_ids if i in asked]
+        if not about and call.text is not None:
+            about = [(name, time) for order, name, time in spoken.get(call.text, []) if order > call.order]
+        if call.source is None and len({name for name, _ in about}) == 1:
+            call.source = about[0][0]
+        if call.end_ns is None and about:
+            call.end_ns = about[0][1]
 
 
 def _find_tools(merged: Merged, spans: SpanFacts, loss: LossReport) -> None:
@@ -283,7 +286,7 @@ def _find_tools(merged: Merged, spans: SpanFacts, loss: LossReport) -> None:
         waiting[event.agent, event.name].remove(run)
         run.result = run.result if run.result is not None else event.result
         run.end_order = event.order
-        if not run.times_seen:
+        if not run.times_seen and event.time_ns is not None:
             run.end_ns, run.end_exact = event.time_ns, True
     told: dict[str, str] = {}
     for call in merged.calls:

@@ -60,6 +60,8 @@ class Turn:
     runs: list[TeamRun] = field(default_factory=list)
     body: Body = field(default_factory=lambda: Body(""))
     failed: str | None = None
+    requested: bool = False
+    """Whether a message from the agent before asked for it, in a run that no manager's messages frame."""
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,9 @@ _HEAD: Final = 1 << 18
 """Bytes of a file that are looked at to tell what it is."""
 _WHOLE: Final = 1 << 26
 """Bytes up to which a document is read at once."""
+_ENOUGH: Final = 50
+"""Spans or messages in a file's head that settle what it is."""
+_EVENT_MARK: Final = re.compile(rb'type\\?": ?\\?"(?:LLMCall|LLMStreamEnd)\\?"')
 _STATE_KEYS: Final = ("agent_states", "team_state", "message_thread")
 
 
@@ -69,26 +73,38 @@ def kind_of(path: Path) -> tuple[str, int]:
         UsageError: it cannot be read.
     """
     head = _text_head(path)
-    lines = [line for line in head.split("\n")[:200] if line.strip()]
-    values = [_json(line) for line in lines]
     items = spans = 0
-    for line, value in zip(lines, values, strict=True):
-        if value is not None and is_span(value):
+    for line in head.split("\n"):
+        if not line.strip():
+            continue
+        value = _json(line)
+        if is_span(value):
             spans += 1
-            continue
-        if value is not None and is_item(value) and not ("logger" in value or "level" in value):
+        elif is_item(value) and not ("logger" in value or "level" in value):
             items += 1
-            continue
-        record = read_line(line, 0, "")
-        if isinstance(record, Record) and record.kind in CORE_EVENTS and _is_autogen(record):
-            return "events", 95
-        if isinstance(record, Record) and record.event is not None:
-            return "events", 75
+        else:
+            record = read_line(line, 0, "")
+            if isinstance(record, Record) and record.event is not None:
+                return "events", 95 if record.kind in CORE_EVENTS and _is_autogen(record) else 75
+        if spans + items >= _ENOUGH:
+            break
     if spans:
         return "spans", 90 if '"autogen' in head else 20
     if items:
         return "stream", 80
-    return _kind_of_document(path, head)
+    found = _kind_of_document(path, head)
+    return ("events", 60) if found[0] == "other" and _has_events(path) else found
+
+
+def _has_events(path: Path) -> bool:
+    """Whether AutoGen's events begin further on in a log of other things."""
+    with path.open("rb") as file:
+        tail = b""
+        while block := file.read(_HEAD):
+            if _EVENT_MARK.search(tail + block):
+                return True
+            tail = block[-64:]
+    return False
 
 
 def _is_autogen(record: Record) -> bool:

@@ -30,7 +30,7 @@ def find_structure(merged: Merged, configs: list[TeamConfig], loss: LossReport) 
     else:
         loose = _assign_calls(merged, runs)
         if loose:
-            runs.extend(runs_of_calls(merged, loose, loss))
+            runs.extend(runs_of_calls(merged, loose, configs, loss))
     _nest(merged, runs, loss)
     tops = sorted((r for r in runs if r.inside is None), key=lambda r: r.order)
     for run in tops:

@@ -181,7 +181,7 @@ class Walk:
             edges = turn[1].edges if turn and turn[1] else set()
             if turn is not None and (last.agent, turn[0].agent.name) in edges:
                 evidence = Evidence.OBSERVED
-            elif run is not None and not run.framed:
+            elif run is not None and not run.framed and not (turn and turn[0].requested):
                 evidence = Evidence.INFERRED
             elif turn is not None and last.order == latest:
                 evidence = Evidence.OBSERVED
@@ -191,6 +191,13 @@ class Walk:
     # -- turns and what is in them ----------------------------------------------------------------------
 
     def _turn(self, turn: Turn, stage: int, at: Point, spawner: int | None) -> Part:
+        if turn.failed and not any(call.error for call in turn.calls):
+            self.rows.loss.add(
+                "calls.failed",
+                "lost",
+                "an agent's turn ended with an error: the call that failed is in no source",
+                where=turn.agent.name,
+            )
         if not turn.body.steps:
             return self._speaker(turn, stage, at)
         return self.body(turn.body, turn.agent, stage, at, spawner, task_of=None)
