@@ -57,7 +57,7 @@ def kind_of(path: Path) -> str | None:
     text = head.decode("utf-8", "replace")
     start = text.lstrip()
     if start.startswith("{"):
-        return _kind_of_json(path, start, len(head))
+        return _kind_of_json(path, start)
     if any(found["module"].startswith("metagpt.") for found in HEADER.finditer(text.replace("\x1b[0m", ""))):
         return "text"
     if "\x1b[" in text and " | " in text and "metagpt." in text:
@@ -67,7 +67,7 @@ def kind_of(path: Path) -> str | None:
     return None
 
 
-def _kind_of_json(path: Path, start: str, read: int) -> str | None:
+def _kind_of_json(path: Path, start: str) -> str | None:
     for line in start.split("\n")[:50]:
         try:
             entry = json.loads(line)
@@ -81,12 +81,12 @@ def _kind_of_json(path: Path, start: str, read: int) -> str | None:
     if '"record"' in start[:_HEAD] and '"name": "metagpt.' in start:
         return "json"
     if '"env"' in start and '"roles"' in start:
-        if read < _HEAD or path.suffix == ".json":
-            try:
-                return "team" if looks_like_team(json.loads(path.read_bytes())) else None
-            except (ValueError, OSError, RecursionError):
-                return None
-        return None
+        try:
+            return "team" if looks_like_team(json.loads(path.read_bytes())) else None
+        except (ValueError, RecursionError):
+            return "team"  # a damaged one, which reading will say
+        except OSError:
+            return None
     return None
 
 
@@ -139,18 +139,19 @@ class MetaGPTAdapter:
     def read(self, paths: Sequence[Path], options: ImportOptions) -> ImportResult:
         """Read recordings of one or more runs and put together what belongs together.
 
-        Options: `model`, the name of the model that was called, where no source names it.
+        Options: `model`, the name of the model that was called, where no source names it; `counts=share` gives calls that
+        cannot be told apart equal parts of the token counts that they had together, so that the trace can be replayed.
 
         Raises:
             FormatError: nothing of MetaGPT's is in the sources.
             UsageError: a source cannot be read, or there is no such option.
         """
-        unknown = set(options.values) - {"model"}
-        if unknown:
+        unknown = set(options.values) - {"model", "counts"}
+        if unknown or options.values.get("counts", "share") != "share":
             raise UsageError(
-                f"no option {', '.join(sorted(unknown))}",
+                f"no option {', '.join(sorted(unknown)) or 'counts=' + options.values['counts']}",
                 code="adapter.option",
-                hint="the option of metagpt is: model",
+                hint="the options of metagpt are: model=NAME, counts=share",
             )
         for path in paths:
             if not path.exists():
@@ -215,7 +216,7 @@ class _Import:
         builder = TraceBuilder(origin_unix_ns=origin if zones == {True} else None)
         prefixes = {prefix: role.role for team in teams for role in team.roles for prefix in role.prefixes}
         for run in runs:
-            read_run(run, prefixes, loss)
+            read_run(run, prefixes, loss, share=self.options.values.get("counts") == "share")
         assigned = self._assign(runs, teams, workspaces)
         done: dict[int, RunToTrace] = {}
         for run in runs:

@@ -201,7 +201,9 @@ _NO_NEWS: Final = re.compile(rf"{_ROLE}: no news\. waiting\.")
 _WILL_DO: Final = re.compile(rf"{_ROLE}: self\.rc\.state=-?\d+, will do (?P<action>\S.*)", re.DOTALL)
 _TO_DO: Final = re.compile(rf"{_ROLE}: to do (?P<action>[^\n(]+)\(")
 _STATE: Final = re.compile(r"actions=\[.*\], state=(?P<state>-?\d+)", re.DOTALL)
-_TOKENS: Final = re.compile(r"prompt_tokens: (?P<prompt>\d+), completion_tokens: (?P<output>\d+)")
+_TOKENS: Final = re.compile(
+    r"prompt_tokens: (?P<prompt>\d{1,15}), completion_tokens: (?P<output>\d{1,15})\s*$"
+)
 _NO_PRICE: Final = re.compile(r"Model (?P<model>\S+) not found in TOKEN_COSTS")
 _SAVED: Final = re.compile(r"save to: (?P<path>\S.*)")
 _DEPENDS: Final = re.compile(r"update dependency: (?P<path>\S.*?):(?P<on>[\[{(].*[\]})]|set\(\))")

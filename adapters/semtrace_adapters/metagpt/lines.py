@@ -100,9 +100,12 @@ def without_surrogates(text: str) -> str:
     return text
 
 
-def _local_ns(text: str) -> int:
-    moment = datetime.strptime(text, "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC) - _EPOCH
-    return (moment.days * 86_400 + moment.seconds) * 10**9 + moment.microseconds * 1000
+def _ns(moment: datetime) -> int:
+    """Nanoseconds since 1970; raises ValueError beyond 2200, which no log is from and 63 bits do not hold."""
+    if not 1970 <= moment.year < 2200:
+        raise ValueError(f"year {moment.year}")
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
 def read_text_log(path: Path, loss: LossReport, label: str | None = None) -> Log:
@@ -125,7 +128,8 @@ def read_text_log(path: Path, loss: LossReport, label: str | None = None) -> Log
     heads = []
     for head in HEADER.finditer(text):
         try:
-            heads.append((head, _local_ns(head["time"])))
+            moment = datetime.strptime(head["time"], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
+            heads.append((head, _ns(moment)))
         except ValueError:
             loss.add(
                 "log.time", "lost", "a record whose time is no time", where=_place(name, text, head.start())
@@ -177,9 +181,8 @@ def read_json_log(path: Path, loss: LossReport, label: str | None = None) -> Log
             message = without_surrogates(record["message"])
             if message != record["message"]:
                 loss.add("text.surrogate", "repaired", "lone surrogates were replaced", where=where)
-            moment = stamp - _EPOCH
             line = Line(
-                time_ns=(moment.days * 86_400 + moment.seconds) * 10**9 + moment.microseconds * 1000,
+                time_ns=_ns(stamp),
                 utc=True,
                 level=str(record["level"]["name"]),
                 module=str(record["name"]),
@@ -265,10 +268,19 @@ def _by_process(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def _forward(lines: list[Line]) -> list[Line]:
-    """The lines with times that never go back: the order of a log is surer than its clock."""
+    """The lines with times that never go back: the order of a log is surer than its clock.
+
+    A time that is later than that of the next line, while that one fits the lines before, is itself the wrong one.
+    """
     latest = lines[0].time_ns
+    if len(lines) > 1 and lines[1].time_ns < latest:
+        latest = lines[1].time_ns
     forward = []
-    for line in lines:
+    for place, line in enumerate(lines):
+        following = lines[place + 1].time_ns if place + 1 < len(lines) else line.time_ns
+        if line.time_ns > following >= latest:
+            forward.append(replace(line, time_ns=latest))
+            continue
         latest = max(latest, line.time_ns)
         forward.append(line if line.time_ns == latest else replace(line, time_ns=latest))
     return forward

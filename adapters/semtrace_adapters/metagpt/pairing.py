@@ -69,9 +69,10 @@ class CallsInFlight:
     calls that are over and whose ends are among the loose ones.
     """
 
-    def __init__(self, loss: LossReport, *, ends_logged: bool) -> None:
+    def __init__(self, loss: LossReport, *, ends_logged: bool, share: bool = False) -> None:
         self.loss = loss
         self.ends_logged = ends_logged
+        self.share = share
         self.open: list[Call] = []
         self.loose: list[Usage] = []
         self.settled: list[Call] = []
@@ -186,6 +187,22 @@ class CallsInFlight:
                 count=len(calls),
                 where=", ".join(call.where for call in calls) + ":" + (sums or " no counts"),
             )
+            if self.share and sums:
+                self._share(calls, sum(known[: len(calls)]), sum(known[len(calls) :]))
         self.open = [call for call in self.open if call not in calls]
         self.settled = [call for call in self.settled if call not in calls]
         self.loose.clear()
+
+    def _share(self, calls: list[Call], prompt: int, output: int) -> None:
+        """Give each of these calls the same part of what they had together."""
+        for place, call in enumerate(calls):
+            call.prompt_tokens = prompt // len(calls) + (place < prompt % len(calls))
+            call.output_tokens = output // len(calls) + (place < output % len(calls))
+            call.tokens_evidence = Evidence.INFERRED
+        self.loss.add(
+            "tokens.shared",
+            "estimated",
+            "calls in flight together that cannot be told apart were given equal parts of their counts, as asked for",
+            count=len(calls),
+            where=calls[0].where,
+        )

@@ -64,7 +64,12 @@ def read_team(path: Path, loss: LossReport) -> Team:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"not JSON: {error}", code="metagpt.team", path=str(path)) from error
+        raise FormatError(
+            f"a damaged team.json: {error}",
+            code="metagpt.team",
+            path=str(path),
+            hint="import the log without it",
+        ) from error
     if not looks_like_team(value):
         raise FormatError("not a serialised MetaGPT team", code="metagpt.team", path=str(path))
     roles = []

@@ -52,9 +52,11 @@ _CHOOSES: Final = "You can decide which stage you should enter"
 class _Reader:
     """Walks through the events of one run."""
 
-    def __init__(self, run: Run, prefixes: Mapping[str, str], loss: LossReport) -> None:
+    def __init__(self, run: Run, prefixes: Mapping[str, str], loss: LossReport, *, share: bool) -> None:
         self.run, self.prefixes, self.loss = run, prefixes, loss
-        self.calls = CallsInFlight(loss, ends_logged=any(isinstance(event, Usage) for event in run.events))
+        self.calls = CallsInFlight(
+            loss, ends_logged=any(isinstance(event, Usage) for event in run.events), share=share
+        )
         run.sparse = not any(isinstance(event, (Observed, Publish, RoundEnd)) for event in run.events)
         self.usage_since_act = False
         self.turns: dict[str, Turn] = {}
@@ -392,15 +394,16 @@ def _last_place(turn: Turn) -> int:
     return max(places)
 
 
-def read_run(run: Run, prefixes: Mapping[str, str], loss: LossReport) -> None:
+def read_run(run: Run, prefixes: Mapping[str, str], loss: LossReport, *, share: bool = False) -> None:
     """Find the turns, calls, messages and files of a run.
 
     Args:
         run: the run, of `split_runs`.
         prefixes: role by system message, where the serialised team gives them.
         loss: told of what cannot be known.
+        share: give calls that cannot be told apart equal parts of the counts that they had together.
     """
-    _Reader(run, prefixes, loss).read()
+    _Reader(run, prefixes, loss, share=share).read()
     if run.sparse:
         _without_covers(run, loss)
     for turn in run.turns:

@@ -86,9 +86,10 @@ class Names:
         self.roots = sorted(roots, key=len, reverse=True)
         self.known = set(workspace.files) if workspace else set()
         outside = [path for path in (written.path for written in run.written) if self._under(path) is None]
-        self.common = (
-            os.path.commonpath([str(PurePosixPath(path).parent) for path in outside]) if outside else ""
-        )
+        try:
+            self.common = os.path.commonpath([str(PurePosixPath(path).parent) for path in outside])
+        except ValueError:  # none, or absolute and relative ones
+            self.common = ""
 
     def _under(self, path: str) -> str | None:
         for root in self.roots:
