@@ -269,12 +269,11 @@ def judge_counts(case: Case) -> None:
     must = counts & ~slots.fixed & (not case.native)
     for requirement, column in (("ST-AUD-020", "prompt_tokens"), ("ST-AUD-021", "output_tokens")):
         seen, recorded = slots.seen(column), slots.recorded(column)
-        whole = counts if column == "prompt_tokens" else counts & (kind == OperationKind.LLM)
-        judged = whole & (recorded != NULL) & (must | (seen != NULL))
+        judged = counts & (recorded != NULL) & (must | (seen != NULL))
         ledger.skip(
-            requirement, f"{column} not recorded in the trace", int((whole & (recorded == NULL)).sum())
+            requirement, f"{column} not recorded in the trace", int((counts & (recorded == NULL)).sum())
         )
-        unseen = whole & (recorded != NULL) & ~judged
+        unseen = counts & (recorded != NULL) & ~judged
         ledger.skip(requirement, f"{column} not recorded in the execution", int(unseen.sum()))
         at = np.flatnonzero(judged)
 
