@@ -1,6 +1,6 @@
 """Record a real MetaGPT team against the scripted server, with everything that MetaGPT itself leaves behind.
 
-Runs in an environment of its own (``make .venvs/metagpt``) and talks to nothing but 127.0.0.1::
+Runs in an environment of its own (``make .venvs/metagpt/.installed``) and talks to nothing but 127.0.0.1::
 
     .venvs/metagpt/bin/python examples/metagpt/record.py custom OUT
     .venvs/metagpt/bin/python examples/metagpt/record.py sop OUT

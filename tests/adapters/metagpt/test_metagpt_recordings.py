@@ -4,9 +4,8 @@ import json
 from collections import Counter
 
 import pytest
-from metagpt_logs import RECORDINGS, canonical, load, served
+from metagpt_logs import RECORDINGS, load, matched, served
 
-from semtrace.records.chat import rebuild_request
 from semtrace.records.enums import (
     EdgeKind,
     Evidence,
@@ -25,20 +24,6 @@ def custom():
 @pytest.fixture(scope="module")
 def sop():
     return load(RECORDINGS / "sop")
-
-
-def matched(imported, entries):
-    """Each answered request of the server with the call of the same messages; runs that repeat pair in order."""
-    answered = [entry for entry in entries if entry["status"] == 200]
-    waiting = {}
-    for entry in answered:
-        waiting.setdefault(canonical(entry["request"]["messages"]), []).append(entry)
-    pairs = []
-    for operation, row in sorted(imported.calls, key=lambda each: imported.events[each[0]]["submitted_ns"]):
-        request = rebuild_request(imported.trace, operation)
-        pairs.append((operation, row, waiting[canonical(request["messages"])].pop(0)))
-    assert not any(waiting.values())
-    return pairs
 
 
 def test_custom_roles_rounds_messages(custom):

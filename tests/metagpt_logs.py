@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 
 from semtrace_adapters.base import ImportOptions
 from semtrace_adapters.metagpt import ADAPTER
 
 from semtrace.check.trace import check_trace
+from semtrace.records.chat import rebuild_request
 from semtrace.records.document import canonical_json
 from semtrace.records.enums import AccessMode, OperationKind
 
-RECORDINGS = Path(__file__).resolve().parents[3] / "examples" / "metagpt"
+RECORDINGS = Path(__file__).resolve().parents[1] / "examples" / "metagpt"
 USER = "metagpt.actions.add_requirement.UserRequirement"
 
 
@@ -108,6 +110,20 @@ def served(path):
 
 def canonical(messages):
     return canonical_json(messages)
+
+
+def matched(imported, entries):
+    """Each call with the answered request of the server that had the same messages; equal ones pair in order."""
+    waiting = {}
+    for entry in entries:
+        if entry["status"] == HTTPStatus.OK:
+            waiting.setdefault(canonical(entry["request"]["messages"]), []).append(entry)
+    pairs = []
+    for operation, row in sorted(imported.calls, key=lambda each: imported.events[each[0]]["submitted_ns"]):
+        request = rebuild_request(imported.trace, operation)
+        pairs.append((operation, row, waiting[canonical(request["messages"])].pop(0)))
+    assert not any(waiting.values())
+    return pairs
 
 
 @dataclass
