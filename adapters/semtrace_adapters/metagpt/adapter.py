@@ -14,8 +14,8 @@ from semtrace.records.enums import EntityKind
 from semtrace_adapters.base import ImportOptions, ImportResult, LossReport
 
 from .config import Config, read_config
-from .events import events_of
-from .lines import HEADER, Log, merge_logs, read_json_log, read_text_log
+from .events import Publish, events_of
+from .lines import HEADER, Log, merge_logs, read_json_log, read_text, read_text_log
 from .run import Run, split_runs
 from .runs_to_trace import RunToTrace, Sources
 from .team import Team, looks_like_team, read_team, totals_of
@@ -24,10 +24,11 @@ from .turns import read_run
 from .workspace import DEPENDENCIES, Workspace, files_of, read_workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _HEAD: Final = 1 << 16
 _MOST_FILES: Final = 20_000
+_MOST_DETECTED: Final = 2_000
 _CERTAINTY: Final = {"text": 95, "json": 96, "team": 90, "workspace": 60, "config": 20, "costs": 20}
 
 
@@ -50,6 +51,8 @@ class _Found:
 def kind_of(path: Path) -> str | None:
     """What a file is, by its first 64 KiB, or by the whole of a JSON document; None if nothing of MetaGPT's."""
     try:
+        if not path.is_file():  # a pipe would wait for ever
+            return None
         with path.open("rb") as opened:
             head = opened.read(_HEAD)
     except OSError:
@@ -90,32 +93,45 @@ def _kind_of_json(path: Path, start: str) -> str | None:
     return None
 
 
-def find(paths: Sequence[Path]) -> _Found:
-    """Sort files, and those in folders, by what they are; a folder with recorded dependencies is a workspace."""
+def find(paths: Sequence[Path], most: int = _MOST_FILES) -> _Found:
+    """Sort files, and those in folders, by what they are; a folder with recorded dependencies is a workspace.
+
+    Raises:
+        UsageError: there are more files than `most`.
+    """
     found = _Found()
+    seen: set[Path] = set()
     for path in paths:
-        if not path.is_dir():
-            found.add(kind_of(path), path)
-            continue
-        count = 0
-        for folder, folders, names in os.walk(path):
-            here = Path(folder)
-            if DEPENDENCIES in names:
-                found.workspace.append(here)
-                folders.clear()
+        for each in _files_in(path, found.workspace):
+            real = each.resolve()
+            if real in seen:
                 continue
-            folders[:] = sorted(name for name in folders if name != ".git" and not (here / name).is_symlink())
-            for name in sorted(names):
-                count += 1
-                if count > _MOST_FILES:
-                    raise UsageError(
-                        f"more than {_MOST_FILES} files",
-                        code="source.many",
-                        path=str(path),
-                        hint="name the recording itself",
-                    )
-                found.add(kind_of(here / name), here / name)
+            seen.add(real)
+            if len(seen) > most:
+                raise UsageError(
+                    f"more than {most} files",
+                    code="source.many",
+                    path=str(path),
+                    hint="name the recording itself",
+                )
+            found.add(kind_of(each), each)
     return found
+
+
+def _files_in(path: Path, workspaces: list[Path]) -> Iterator[Path]:
+    """The files to look at: the path itself, or those in the folder; workspaces are put apart."""
+    if not path.is_dir():
+        yield path
+        return
+    for folder, folders, names in os.walk(path):
+        here = Path(folder)
+        if DEPENDENCIES in names:
+            if here.resolve() not in {each.resolve() for each in workspaces}:
+                workspaces.append(here)
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if name != ".git" and not (here / name).is_symlink())
+        yield from (here / name for name in sorted(names))
 
 
 class MetaGPTAdapter:
@@ -130,7 +146,7 @@ class MetaGPTAdapter:
     def detect(self, paths: Sequence[Path]) -> int:
         """How sure it is that these are MetaGPT's: the surest of what it finds."""
         try:
-            found = find(paths)
+            found = find(paths, _MOST_DETECTED)
         except (OSError, UsageError):
             return 0
         sure = [certainty for kind, certainty in _CERTAINTY.items() if getattr(found, kind)]
@@ -201,7 +217,7 @@ class _Import:
 
     def _put_together(self, runs: list[Run], teams: list[Team], workspaces: list[Workspace]) -> ImportResult:
         loss = self.loss
-        runs.sort(key=lambda run: run.start_ns)
+        runs = _once(runs, loss)
         for ordinal, run in enumerate(runs):
             run.ordinal = ordinal
         zones = {run.events[0].line.utc for run in runs}
@@ -309,7 +325,7 @@ class _Import:
     def _costs(self, path: Path, runs: list[Run], assigned: dict[int, Sources]) -> None:
         """Totals of tokens, one line for each run, where there are as many lines as runs."""
         entries: list[Any] = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in read_text(path)[0].splitlines():
             try:
                 entries.append(json.loads(line))
             except (ValueError, RecursionError):
@@ -322,3 +338,22 @@ class _Import:
         for run, entry in zip(runs, entries, strict=True):
             if assigned[id(run)].totals == (None, None):
                 assigned[id(run)].totals = totals_of(entry)
+
+
+def _once(runs: list[Run], loss: LossReport) -> list[Run]:
+    """The runs in order of their start, each once: a log may lie among the sources twice, whole or in part."""
+    kept: list[Run] = []
+    seen: set[str] = set()
+    for run in sorted(runs, key=lambda each: (each.start_ns, -len(each.events))):
+        ids = {event.message.id for event in run.events if isinstance(event, Publish)}
+        if ids and ids <= seen:
+            loss.add(
+                "run.again",
+                "ignored",
+                "a run whose messages are all of a run read already: the same log twice",
+                where=run.events[0].line.where,
+            )
+            continue
+        seen |= ids
+        kept.append(run)
+    return kept

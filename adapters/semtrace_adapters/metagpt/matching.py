@@ -8,15 +8,17 @@ carried.
 from __future__ import annotations
 
 import json
+from bisect import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from semtrace.build import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 LEAST: Final = 12
+_HEADS: Final = (LEAST, 40, 160)
 _DEEPEST: Final = 6
 
 
@@ -50,24 +52,48 @@ def leaves(text: str) -> list[str]:
     return list(found)
 
 
-def spans_in(content: str, texts: Iterable[Text]) -> list[tuple[Span, Text]]:
-    """The parts of a text that repeat others, apart from each other, in order.
+class TextIndex:
+    """Texts to look for, by their beginning: looking costs as much as what is looked through is long."""
 
-    Of equal texts of one source the last counts.
+    def __init__(self, texts: Iterable[Text] = ()) -> None:
+        # Many texts begin alike (the same form, the same first words): a longer text is filed under more of it.
+        self._by_head: dict[int, dict[str, list[Text]]] = {}
+        for text in texts:
+            self.add(text)
+
+    def add(self, text: Text) -> None:
+        """Look for this text, too."""
+        length = max((each for each in _HEADS if len(text.text) >= each), default=None)
+        if length is not None:
+            self._by_head.setdefault(length, {}).setdefault(text.text[:length], []).append(text)
+
+    def find(self, content: str) -> Iterator[tuple[int, Text]]:
+        """Where the content holds a text: its first character, the text."""
+        for length, texts in self._by_head.items():
+            for at in range(len(content) - length + 1):
+                for text in texts.get(content[at : at + length], ()):
+                    if content.startswith(text.text, at):
+                        yield at, text
+
+
+def spans_in(content: str, *indexes: TextIndex) -> list[tuple[Span, Text]]:
+    """The parts of a text that repeat others, the longest first, apart from each other; given in order.
+
+    Of equal texts the one of the earliest operation counts; of equal ones of one operation, that of the last index.
     """
-    taken: list[tuple[int, int]] = []
-    spans: list[tuple[Span, Text]] = []
-    for text in sorted(
-        {(t.text, t.source): t for t in texts}.values(), key=lambda t: (-len(t.text), t.source)
-    ):
-        start = content.find(text.text)
-        while start >= 0:
-            end = start + len(text.text)
-            if all(end <= other_start or start >= other_end for other_start, other_end in taken):
-                taken.append((start, end))
-                spans.append((Span(start, end, text.source, _offset(text)), text))
-            start = content.find(text.text, end)
-    return sorted(spans, key=lambda found: found[0].start)
+    found = [(at, place, text) for place, index in enumerate(indexes) for at, text in index.find(content)]
+    found.sort(key=lambda each: (-len(each[2].text), each[2].source, each[0], -each[1]))
+    starts: list[int] = []
+    chosen: list[tuple[int, int, Text]] = []
+    for start, _, text in found:
+        end = start + len(text.text)
+        place = bisect(starts, start)
+        before_ok = place == 0 or chosen[place - 1][1] <= start
+        after_ok = place == len(chosen) or end <= chosen[place][0]
+        if before_ok and after_ok:
+            starts.insert(place, start)
+            chosen.insert(place, (start, end, text))
+    return [(Span(start, end, text.source, _offset(text)), text) for start, end, text in chosen]
 
 
 def _offset(text: Text) -> int | None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from semtrace.errors import FormatError
 
-from .matching import LEAST, Text, spans_in, texts_of
+from .matching import LEAST, Text, TextIndex, spans_in, texts_of
 from .workspace import Names, documents_in
 
 if TYPE_CHECKING:
     from semtrace.build import Span
 
+    from .memory import Entry
     from .run import Written
     from .runs_to_trace import RunToTrace
     from .units import Unit
@@ -36,6 +37,15 @@ class _Files:
     by_name: dict[str, list[_File]] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
+class _Remembered:
+    """A role's memory, and the texts of its first entries to look for."""
+
+    replica: list[Entry]
+    taken: int = 0
+    index: TextIndex = field(default_factory=TextIndex)
+
+
 class Material:
     """Adds the files of a run and the requests of its calls to a trace."""
 
@@ -45,7 +55,6 @@ class Material:
         self.units, self.operations, self.memories = into.units, into.operations, into.memories
         self.writer = into.writer
         self.read_versions: dict[int, set[int]] = {}
-        self._texts: dict[tuple[str, int], list[Text]] = {}
 
     def add(self, every: list[Unit]) -> None:
         """Add the versions of all files, the requests of these operations, and what they read."""
@@ -135,18 +144,21 @@ class Material:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def _requests(self, every: list[Unit], files: _Files) -> None:
-        for unit in every:
+        remembered = {role: _Remembered(replica) for role, replica in self.memories.replicas.items()}
+        for unit in sorted(every, key=lambda each: each.at):
             call = unit.call
             if call is None or call.messages is None:
                 continue
-            texts = self._known_to(unit)
             in_files = self._files_before(unit, files)
+            indexes = [self._made_before(unit), TextIndex(in_files)]
+            if unit.turn.role in remembered:
+                indexes.insert(0, self._remembered_by(remembered[unit.turn.role], unit))
             sources: dict[int, list[Span]] = {}
             for place, message in enumerate(call.messages):
                 content = message.get("content")
                 if not isinstance(content, str):
                     continue
-                found = spans_in(content, [*texts, *in_files])
+                found = spans_in(content, *indexes)
                 sources[place] = [span for span, _ in found]
                 for _, text in found:
                     if text in in_files:
@@ -161,17 +173,28 @@ class Material:
                     where=call.where,
                 )
 
-    def _known_to(self, unit: Unit) -> list[Text]:
-        """Texts that a request can repeat: what its role remembers, and what it made in this turn."""
-        texts: list[Text] = []
-        for entry in self.memories.replicas.get(unit.turn.role, ()):
+    def _remembered_by(self, memory: _Remembered, unit: Unit) -> TextIndex:
+        """What its role remembers when a request is made; to be asked for in order of the requests."""
+        while memory.taken < len(memory.replica) and memory.replica[memory.taken].at <= unit.at:
+            entry = memory.replica[memory.taken]
+            memory.taken += 1
             writer = entry.unit or self.writer(entry.turn, entry.at)
-            if entry.at <= unit.at and writer is not None and _over(writer, unit):
-                texts += self._texts_of(entry.message.content, writer)
+            if writer is not None and _over(writer, unit):
+                for text in texts_of(
+                    entry.message.content, self.operations[id(writer)], self._output(writer)
+                ):
+                    memory.index.add(text)
+        return memory.index
+
+    def _made_before(self, unit: Unit) -> TextIndex:
+        """What its role made earlier in its turn."""
+        index = TextIndex()
         for earlier in self.units[id(unit.turn)]:
             if earlier.call and earlier.call.output is not None and _over(earlier, unit):
-                texts += self._texts_of(earlier.call.output, earlier)
-        return texts
+                output = earlier.call.output
+                for text in texts_of(output, self.operations[id(earlier)], output):
+                    index.add(text)
+        return index
 
     def _files_before(self, unit: Unit, files: _Files) -> dict[Text, _File]:
         """The texts of the files as they were when the request was made."""
@@ -188,13 +211,6 @@ class Material:
     def _output(self, unit: Unit) -> str | None:
         published = unit.turn.published
         return unit.call.output if unit.call else published.content if published else None
-
-    def _texts_of(self, content: str, writer: Unit) -> list[Text]:
-        operation = self.operations[id(writer)]
-        key = (content, operation)
-        if key not in self._texts:
-            self._texts[key] = list(texts_of(content, operation, self._output(writer)))
-        return self._texts[key]
 
     def _read_file(self, unit: Unit, writing: _File) -> None:
         if writing.version is None:

@@ -7,6 +7,7 @@ memories as they were at the end, with messages that were never published.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ class Memories:
 
     replicas: dict[str, list[Entry]] = field(default_factory=dict)
     pending: dict[str, list[Entry]] = field(default_factory=dict)
+    known: dict[str, set[str]] = field(default_factory=dict)
 
 
 def remember(
@@ -96,6 +98,7 @@ def _carried(before: Memories | None) -> Memories:
     return Memories(
         {role: carry(entries) for role, entries in before.replicas.items()},
         {role: carry(entries) for role, entries in before.pending.items()},
+        {role: {entry.message.id for entry in entries} for role, entries in before.replicas.items()},
     )
 
 
@@ -122,9 +125,9 @@ def _reaches(message: Message, addresses: set[str]) -> bool:
 
 
 def _send(sent: Sent, memories: Memories, addresses: Mapping[str, set[str]]) -> None:
-    own = sent.turn.role if sent.turn is not None else None
-    if sent.turn is not None and own in memories.replicas and _base_act(sent.turn):
-        _append(memories.replicas[own], Entry(sent.message, sent.at, sent.turn))
+    turn = sent.turn
+    if turn is not None and turn.role in memories.replicas and _base_act(turn):
+        _append(memories, turn.role, Entry(sent.message, sent.at, turn))
     for role, pending in memories.pending.items():
         if _reaches(sent.message, addresses[role]):
             pending.append(Entry(sent.message, sent.at, sent.turn))
@@ -135,17 +138,17 @@ def _base_act(turn: Turn) -> bool:
     return bool(turn.steps) and turn.steps[-1].announced
 
 
-def _append(replica: list[Entry], entry: Entry) -> bool:
-    if any(known.message.id == entry.message.id for known in replica):
-        return False
-    replica.append(entry)
-    return True
+def _append(memories: Memories, role: str, entry: Entry) -> None:
+    known = memories.known.setdefault(role, set())
+    if entry.message.id not in known:
+        known.add(entry.message.id)
+        memories.replicas[role].append(entry)
 
 
 def _take(event: Observed, memories: Memories, run: Run, loss: LossReport) -> None:
     replica, pending = memories.replicas[event.role], memories.pending[event.role]
     for entry in pending:
-        _append(replica, Entry(entry.message, event.at, entry.turn))
+        _append(memories, event.role, Entry(entry.message, event.at, entry.turn))
     pending.clear()
     for news in event.news:
         role, _, text = news.partition(": ")
@@ -154,11 +157,11 @@ def _take(event: Observed, memories: Memories, run: Run, loss: LossReport) -> No
         def fits(message: Message, role: str = role, text: str = text) -> bool:
             return message.role == role and message.content.startswith(text)
 
-        if any(fits(entry.message) for entry in replica):
+        if any(fits(entry.message) for entry in reversed(replica)):
             continue
-        seen = [sent for sent in run.sent if sent.at < event.at and fits(sent.message)]
+        seen = [each for each in run.sent if each.at < event.at and fits(each.message)]
         if seen:
-            _append(replica, Entry(seen[-1].message, event.at, seen[-1].turn))
+            _append(memories, event.role, Entry(seen[-1].message, event.at, seen[-1].turn))
             loss.add(
                 "message.delivery",
                 "inferred",
@@ -183,24 +186,28 @@ def _complete(
     loss: LossReport,
 ) -> None:
     """Put the messages that a role kept to itself where the serialised memory has them."""
-    stored = [message.id for message in storage]
-    logged = [entry.message.id for entry in replica]
-    if [each for each in stored if each in logged] != [each for each in logged if each in stored]:
+    stored, logged = {message.id for message in storage}, {entry.message.id for entry in replica}
+    in_storage = [message.id for message in storage if message.id in logged]
+    if in_storage != [entry.message.id for entry in replica if entry.message.id in stored]:
         loss.add(
             "memory.order",
             "inferred",
-            "the serialised memory of a role has the messages in another order than the log delivers them: the log's is kept",
+            "the serialised memory of a role has the messages in another order than the log delivers them: the log's "
+            "is kept",
             where=role,
         )
         return
-    at = 0
+    whole: list[Entry] = []
+    rest = deque(replica)
     taken: dict[int, int] = {}
     for message in storage:
-        place = next((i for i, entry in enumerate(replica) if entry.message.id == message.id), None)
-        if place is not None:
-            at = place + 1
+        if message.id in logged:
+            while rest[0].message.id != message.id:
+                whole.append(rest.popleft())
+            whole.append(rest.popleft())
             continue
-        turn, unit = _writer(replica, at, message, role, run, units, taken)
+        earliest = whole[-1].at if whole else -1
+        turn, unit = _writer(earliest, message, role, run, units, taken)
         if unit is None:
             loss.add(
                 "message.writer",
@@ -209,14 +216,12 @@ def _complete(
                 where=f"{role}: {message.cause_by}",
             )
             continue
-        ended = unit.ended_at if unit.ended_at is not None else unit.at
-        replica.insert(at, Entry(message, ended, turn, unit))
-        at += 1
+        whole.append(Entry(message, unit.ended_at if unit.ended_at is not None else unit.at, turn, unit))
+    replica[:] = [*whole, *rest]
 
 
 def _writer(
-    replica: Sequence[Entry],
-    at: int,
+    earliest: int,
     message: Message,
     role: str,
     run: Run,
@@ -224,7 +229,6 @@ def _writer(
     taken: dict[int, int],
 ) -> tuple[Turn | None, Unit | None]:
     """The operation that wrote a message which was not published: of its action, in the turn after what is before it."""
-    earliest = replica[at - 1].at if at else -1
     for turn in run.turns:
         if turn.role != role or (turn.ended_at is not None and turn.ended_at < earliest):
             continue

@@ -114,17 +114,16 @@ def turns_apart(run: Run, units: Mapping[int, Sequence[Unit]]) -> list[tuple[Uni
     A log without rounds does not say who waited for whom; there, a turn is taken to wait for those that were over.
     """
     pairs: list[tuple[Unit, Unit, Evidence]] = []
-    for place, turn in enumerate(run.turns):
-        over = [
-            each
-            for each in run.turns[:place]
-            if each.ended_at is not None
-            and each.ended_at <= turn.at
-            and units[id(each)]
-            and (run.sparse or (each.role == turn.role and each.round == turn.round))
-        ]
+    evidence = Evidence.INFERRED if run.sparse else Evidence.DERIVED
+    latest: dict[object, list[Turn]] = {}
+    for turn in sorted(run.turns, key=lambda each: each.at):
+        if not units[id(turn)]:
+            continue
+        live = latest.setdefault(None if run.sparse else (turn.role, turn.round), [])
+        over = [each for each in live if each.ended_at is not None and each.ended_at <= turn.at]
         last = [each for each in over if not any(other.at >= (each.ended_at or 0) for other in over)]
-        evidence = Evidence.INFERRED if run.sparse else Evidence.DERIVED
+        # What was over before another turn began that is itself over is waited for through that one, now and later.
+        live[:] = [each for each in live if each not in over or each in last] + [turn]
         pairs += [
             (later, earlier, evidence)
             for each in last

@@ -1,6 +1,7 @@
 """Finding, reading and merging sources; wrong and damaged ones."""
 
 import json
+import random
 import shutil
 
 import pytest
@@ -8,7 +9,7 @@ from metagpt_logs import RECORDINGS, LogWriter, load
 from semtrace_adapters.base import ImportOptions, LossReport
 from semtrace_adapters.metagpt import ADAPTER
 from semtrace_adapters.metagpt.lines import merge_logs, read_json_log, read_text_log
-from semtrace_adapters.metagpt.matching import Text, leaves, spans_in
+from semtrace_adapters.metagpt.matching import Text, TextIndex, leaves, spans_in
 
 from semtrace.errors import FormatError, SemtraceError, UsageError
 from semtrace.records.chat import rebuild_request
@@ -83,7 +84,10 @@ def test_a_clock_that_goes_back_is_repaired(tmp_path):
 
 def test_two_processes_in_one_json_log(tmp_path):
     lines = (CUSTOM / "loguru_serialized.jsonl").read_text(encoding="utf-8").splitlines()
-    other = [line.replace('"process": {"id": ', '"process": {"id": 9') for line in lines]
+    other = [
+        line.replace('"process": {"id": ', '"process": {"id": 9').replace('\\"id\\":\\"', '\\"id\\":\\"x')
+        for line in lines
+    ]
     mixed = [line for pair in zip(lines, other, strict=True) for line in pair]
     (tmp_path / "mixed.jsonl").write_text("\n".join(mixed), encoding="utf-8")
     imported = load(tmp_path / "mixed.jsonl")
@@ -244,6 +248,41 @@ def test_hostile_json(tmp_path):
     assert imported.losses["message.unreadable"] == 1
 
 
+def test_the_same_log_twice_is_one_run(tmp_path):
+    text = (CUSTOM / "log.txt").read_text(encoding="utf-8")
+    (tmp_path / "log.txt").write_text(text, encoding="utf-8")
+    (tmp_path / "part.txt").write_text("\n".join(text.splitlines()[:40]) + "\n", encoding="utf-8")
+    once = load(tmp_path / "log.txt", tmp_path / "log.txt", tmp_path)
+    assert len(once.rows("tasks")) == 1
+    assert len(once.calls) == 9
+    assert once.losses["run.again"] == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_damaged_logs_give_a_valid_trace_or_a_clear_error(tmp_path, seed):
+    """Bytes changed, lines lost, doubled and in the wrong order."""
+    chance = random.Random(seed)
+    for number, source in enumerate(
+        [CUSTOM / "log.txt", CUSTOM / "loguru_serialized.jsonl", SOP / "log.txt"]
+    ):
+        lines = source.read_bytes().split(b"\n")
+        for _ in range(8):
+            at, other = chance.randrange(len(lines)), chance.randrange(len(lines))
+            match chance.randrange(4):
+                case 0:
+                    del lines[at]
+                case 1:
+                    lines.insert(at, lines[other])
+                case 2:
+                    lines[at], lines[other] = lines[other], lines[at]
+                case _:
+                    lines[at] = lines[at][: len(lines[at]) // 2] + bytes([chance.randrange(256)])
+        path = tmp_path / f"{number}.log"
+        path.write_bytes(b"\n".join(lines))
+        assert ADAPTER.detect([path]) > 0
+        load(path, CUSTOM / "team" / "team.json")
+
+
 def test_links_in_a_workspace_are_not_followed(tmp_path):
     shutil.copytree(SOP / "workspace", tmp_path / "workspace")
     secret = tmp_path / "secret.txt"
@@ -270,9 +309,8 @@ def test_leaves_of_json():
 def test_spans_are_longest_first_and_apart():
     long, part = "the long text with a part inside", "a part inside"
     content = f"First: {part}. Then: {long}. Again: {part}."
-    spans = spans_in(
-        content, [Text(part, 1, part), Text(long, 2, "xx" + long), Text("nowhere to be found", 3, None)]
-    )
+    index = TextIndex([Text(part, 1, part), Text(long, 2, "xx" + long), Text("nowhere to be found", 3, None)])
+    spans = spans_in(content, index)
     assert [(content[span.start : span.end], span.source, span.source_start) for span, _ in spans] == [
         (part, 1, 0), (long, 2, 2), (part, 1, 0),
     ]  # fmt: skip
