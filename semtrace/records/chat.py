@@ -43,7 +43,11 @@ _WIRE_ROLES: Final = {
     "tool": Role.TOOL,
     "function": Role.TOOL,
 }
-_DECODERS: Final[dict[str, Callable[[str], Any]]] = {"text": str, "json": parse_canonical, "merge": parse_canonical}
+_DECODERS: Final[dict[str, Callable[[str], Any]]] = {
+    "text": str,
+    "json": parse_canonical,
+    "merge": parse_canonical,
+}
 _ROLE_NAMES: Final[dict[int, str]] = {
     Role.SYSTEM: "system",
     Role.USER: "user",

@@ -7,8 +7,9 @@ The canonical bytes are defined in the spec, identity.md (ST-DIG-001 …):
     table  := number:u8  rows:u64  (number:u8 column_digest)*        columns in order of number
     root   := (number:u8 table_digest)*                              tables in order of number
 
-All integers are little-endian. A column that is all null is left out, as is a table without rows. Each level
-is hashed with BLAKE3 in its key-derivation mode, under a context string of its own.
+All integers are little-endian. A column that is all null is left out, as are a table without rows and a table of
+which no column takes part. Each level is hashed with BLAKE3 in its key-derivation mode, under a context string of
+its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from blake3 import blake3
 from semtrace.errors import FormatError
 from semtrace.records.execution_tables import EXECUTION_TABLE
 from semtrace.records.schema import Column, Level, Physical, Table
-from semtrace.records.trace_tables import TRACE_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,7 +66,7 @@ def column_bytes(column: Column, array: pa.Array) -> list[bytes | memoryview]:
         lengths = pc.binary_length(filled)
         parts.append(_fixed(lengths.cast(pa.uint32())))
         buffer = filled.buffers()[2]
-        if buffer is not None:
+        if buffer is not None and rows:
             start, end = filled.offset, filled.offset + len(filled)
             offsets = np.frombuffer(filled.buffers()[1], dtype=np.int32)
             parts.append(memoryview(buffer)[int(offsets[start]) : int(offsets[end])])
@@ -112,9 +112,11 @@ def table_bytes(columns: Columns, levels: frozenset[Level]) -> bytes | None:
 
 
 def root_bytes(tables: Iterable[Columns], levels: frozenset[Level]) -> bytes:
-    """The canonical bytes of several tables, in order of number; tables without rows are left out."""
+    """The canonical bytes of several tables, in order of number; those without rows or such columns are left out."""
     parts = []
     for columns in sorted(tables, key=lambda each: each.spec.number):
+        if not any(column.level in levels for column in columns.spec.columns):
+            continue
         content = table_bytes(columns, levels)
         if content is not None:
             digest = blake3(content, derive_key_context=TABLE_CONTEXT).digest()
@@ -127,22 +129,14 @@ _TRACE_LEVELS: Final = frozenset({Level.WORK, Level.TRACE})
 _RUN_LEVELS: Final = frozenset({Level.RUN})
 
 
-def _trace_tables(trace: Trace) -> list[Columns]:
-    return [
-        trace[spec.name]
-        for spec in TRACE_TABLES
-        if any(column.level in _TRACE_LEVELS for column in spec.columns)
-    ]
-
-
 def work_digest(trace: Trace) -> bytes:
     """Digest of what a replay must not change: operations, inputs, counts, durations, edges, state (ST-DIG-010)."""
-    return blake3(root_bytes(_trace_tables(trace), _WORK_LEVELS), derive_key_context=WORK_CONTEXT).digest()
+    return blake3(root_bytes(trace.tables.values(), _WORK_LEVELS), derive_key_context=WORK_CONTEXT).digest()
 
 
 def trace_digest(trace: Trace) -> bytes:
     """Digest of all that a trace states, annotations and availability left out (ST-DIG-011)."""
-    return blake3(root_bytes(_trace_tables(trace), _TRACE_LEVELS), derive_key_context=TRACE_CONTEXT).digest()
+    return blake3(root_bytes(trace.tables.values(), _TRACE_LEVELS), derive_key_context=TRACE_CONTEXT).digest()
 
 
 def execution_digest(execution: Execution) -> bytes:
