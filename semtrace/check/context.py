@@ -1,4 +1,4 @@
-"""Inherited context: what an input begins with, where it is cut, and how its tokens add up."""
+"""Inherited context: what an input begins with, and where it is cut."""
 
 from __future__ import annotations
 
@@ -138,101 +138,9 @@ def cut_at_messages(view: TraceView) -> Iterator[Finding]:
     )
 
 
-@rule("ST-CTX-005")
-def tokens_add_up(view: TraceView) -> Iterator[Finding]:
-    """The prompt has the tokens of its pieces, as far as these are known."""
-    prompt = view.ints("operations", "prompt_tokens")
-    if not view.rows("segments") or not (prompt != NULL).any():
-        return
-    view.need("ST-ORD-002", "ST-CTX-001", "ST-CTX-003", "ST-OP-005")
-    running = _running_tokens(view)
-    weights = _own_tokens(view, *running)
-    parent = np.full(len(prompt), NULL, dtype=np.int64)
-    rows = view.based
-    if len(rows):
-        base, count = view.ints("operations", "context_base"), view.ints("operations", "context_segments")
-        parent[rows] = holders(base, count, rows)
-        _inherit(view, weights, rows, parent[rows], *running)
-    least, slack, unknown = _path_sums(parent, weights).T
-    short, long = prompt < least, (unknown == 0) & (prompt > least + slack)
-
-    def say(row: int) -> str:
-        if short[row] or slack[row]:
-            bound = f"at least {least[row]}" if short[row] else f"at most {least[row] + slack[row]}"
-        else:
-            bound = f"{least[row]}"
-        return f"operation {row} has {prompt[row]} prompt tokens, its segments and what it inherits {bound}"
-
-    yield from found(
-        "ST-CTX-005",
-        (prompt != NULL) & (short | long),
-        say,
-        table="operations",
-        column="prompt_tokens",
-        hint="tokens that the chat template adds are a segment of role template; a hidden length is null",
-    )
-
-
-def _own_tokens(view: TraceView, known: NDArray[np.int64], missing: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tokens of each operation's own segments, shape (operations, 3): least, slack, unknown pieces.
-
-    An operation without any piece says nothing of its input, which counts as one unknown piece.
-    """
-    offsets = view.segment_offsets
-    weights = np.zeros((len(offsets) - 1, 3), dtype=np.int64)
-    weights[:, 0] = np.diff(known[offsets])
-    weights[:, 2] = np.diff(missing[offsets])
-    weights[:, 2] += view.input_length == 0
-    return weights
-
-
-def _running_tokens(view: TraceView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sums of the tokens of segments, and counts of segments of unknown length, before each row and after the last."""
-    tokens = view.ints("segments", "tokens")
-    unknown = tokens == NULL
-    known = np.concatenate([[0], np.cumsum(np.where(unknown, 0, tokens))])
-    return known, np.concatenate([[0], np.cumsum(unknown)])
-
-
-def _inherit(
-    view: TraceView,
-    weights: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    held: NDArray[np.int64],
-    known: NDArray[np.int64],
-    missing: NDArray[np.int64],
-) -> None:
-    """Take off what is not inherited of the holder's own segments, and add its output where that is inherited."""
-    count = view.ints("operations", "context_segments")
-    own = count[rows] - count[held]
-    first, end = view.segment_offsets[held] + own, view.segment_offsets[held + 1]
-    cut = np.minimum(first, end)
-    weights[rows, 0] -= known[end] - known[cut]
-    weights[rows, 2] -= missing[end] - missing[cut]
-    sent = rows[first > end]
-    output = view.ints("operations", "output_tokens")[held[first > end]]
-    reasoning = view.ints("operations", "reasoning_tokens")[held[first > end]]
-    hidden = np.where(reasoning == NULL, output, reasoning)  # none, or all of it, may be hidden reasoning
-    weights[sent, 0] += np.where(output == NULL, 0, output - hidden)
-    weights[sent, 1] += np.where((output != NULL) & (reasoning == NULL), output, 0)
-    weights[sent, 2] += output == NULL
-
-
-def _path_sums(parent: NDArray[np.int64], weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sums of the weights of each row and all its ancestors, by doubling; parents are lower rows."""
-    total, at = weights.copy(), parent.copy()
-    active = np.flatnonzero(at != NULL)
-    while len(active):
-        total[active] += total[at[active]]
-        at[active] = at[at[active]]
-        active = active[at[active] != NULL]
-    return total
-
-
 CONTEXT_RULES: Final[tuple[Rule[TraceView], ...]] = (
     segments_with_base,
     bases_are_models,
     segments_within_context,
     cut_at_messages,
-    tokens_add_up,
 )

@@ -73,7 +73,7 @@ def _exactly(
     view: TraceView, requirement: str, kind: EdgeKind, implied: NDArray[np.uint64], reason: str
 ) -> Iterator[Finding]:
     view.need("ST-ORD-008", "ST-EDGE-001", "ST-EDGE-005")
-    wanted = np.sort(implied)
+    wanted = np.sort(implied, kind="stable")  # runs that are sorted already are merged
     if len(wanted):
         wanted = wanted[np.append(True, wanted[1:] != wanted[:-1])]
     rows = np.flatnonzero(view.raw("edges", "kind") == kind)

@@ -14,6 +14,7 @@ from semtrace.check.order import NUMBERING_RULES, ORDER_RULES, REFERENCE_RULES
 from semtrace.check.rules import Ledger
 from semtrace.check.segments import SEGMENT_RULES
 from semtrace.check.state import STATE_RULES
+from semtrace.check.tokens import TOKEN_RULES
 from semtrace.check.values import check_values
 from semtrace.records.trace_tables import TRACE_TABLES
 
@@ -29,6 +30,7 @@ TABLE_RULES = (
     *OPERATION_RULES,
     *SEGMENT_RULES,
     *CONTEXT_RULES,
+    *TOKEN_RULES,
     *EDGE_RULES,
     *STATE_RULES,
     *ARTIFACT_RULES,
