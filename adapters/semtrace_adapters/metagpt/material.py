@@ -64,11 +64,12 @@ class Material:
 
     def _files(self) -> _Files:
         team, workspace = self.sources.team, self.sources.workspace
-        files = _Files(Names(self.run, team.workdir if team else None, workspace))
         carried: dict[int, dict[str, str]] = {}
         for sent in self.run.sent:
             if sent.turn is not None:
                 carried.setdefault(id(sent.turn), {}).update(documents_in(sent.message.content))
+        known = {name for documents in carried.values() for name in documents}
+        files = _Files(Names(self.run, team.workdir if team else None, workspace, known))
         for written in self.run.written:
             name = files.names.name(written.path)
             unit = self._file_writer(written)

@@ -13,6 +13,8 @@ from semtrace.errors import UsageError
 from .lines import read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from semtrace_adapters.base import LossReport
 
     from .run import Run
@@ -80,11 +82,14 @@ def _dependencies(path: Path, loss: LossReport) -> dict[str, tuple[str, ...]]:
 class Names:
     """From the paths in a log to names within the workspace, which moved while it was written."""
 
-    def __init__(self, run: Run, workdir: str | None, workspace: Workspace | None) -> None:
+    def __init__(
+        self, run: Run, workdir: str | None, workspace: Workspace | None, carried: Iterable[str] = ()
+    ) -> None:
         roots = {root for pair in run.renamed for root in pair}
         roots |= {workdir} if workdir else set()
         self.roots = sorted(roots, key=len, reverse=True)
-        self.known = set(workspace.files) if workspace else set()
+        # Files that are known by their place in it: from the workspace itself, or from messages that carry them.
+        self.known = {*(workspace.files if workspace else ()), *carried}
         outside = [path for path in (written.path for written in run.written) if self._under(path) is None]
         try:
             self.common = os.path.commonpath([str(PurePosixPath(path).parent) for path in outside])

@@ -314,3 +314,10 @@ def test_spans_are_longest_first_and_apart():
     assert [(content[span.start : span.end], span.source, span.source_start) for span, _ in spans] == [
         (part, 1, 0), (long, 2, 2), (part, 1, 0),
     ]  # fmt: skip
+
+
+def test_a_span_does_not_reach_into_a_longer_one():
+    content = "alpha beta gamma delta epsilon zeta eta"
+    before, long, after = "beta gamma de", "gamma delta epsilon", "epsilon zeta eta"
+    spans = spans_in(content, TextIndex([Text(before, 1, None), Text(long, 2, None), Text(after, 3, None)]))
+    assert [content[span.start : span.end] for span, _ in spans] == [long]

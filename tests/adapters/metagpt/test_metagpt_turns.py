@@ -314,3 +314,32 @@ def test_a_call_whose_request_is_not_logged(tmp_path):
     assert imported.rows("segments") == []
     assert imported.losses["request.unlogged"] == 1
     assert imported.events[0]["submitted_evidence"] == Evidence.INFERRED
+
+
+def test_a_reader_reads_the_version_of_its_time(tmp_path):
+    """A file is written twice; who asked in between had the first version in its prompt."""
+
+    def document(text):
+        return json.dumps({"docs": {"a.md": {"root_path": "docs", "filename": "a.md", "content": text}}})
+
+    def write(log, text, id_):
+        log.ask(ANN, f"Write {id_}").usage(10, 5)
+        log.line("metagpt.utils.file_repository", "save", "save to: /run/w/docs/a.md", "INFO")
+        return log.done(ANN, "Write", id_, document(text)).end_round(1)
+
+    log = write(fan_out(LogWriter(), (ANN, "Write", "x")).usage(1, 1), "the first version", "m1")
+    log.observe(BEN, "Writer: {...").act(BEN, "Judge").ask(BEN, "Look at this: the first version").usage(9, 2)
+    log.done(BEN, "Judge", "m2", "text of Ben").end_round(1).observe(ANN, "Critic: text of Ben...").act(
+        ANN, "Write"
+    )
+    write(log, "the second version", "m3").observe(BEN, "Writer: {...").act(BEN, "Judge")
+    log.ask(BEN, "Look at this: the second version").usage(9, 2).done(
+        BEN, "Judge", "m4", "text of Ben"
+    ).end_round(0)
+    imported = load(log.save(tmp_path / "log.txt"))
+    judges = [i for i, row in imported.calls if row["name"] == "Judge"]
+    versions = imported.states("metagpt/workspace")["docs/a.md"]
+    assert [(content, readers) for content, _, readers in versions] == [
+        ("the first version", judges[:1]),
+        ("the second version", judges[1:]),
+    ]
