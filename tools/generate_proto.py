@@ -59,15 +59,17 @@ def enum_lines() -> Iterator[str]:
         yield "}"
 
 
-def field_lines(column: Column) -> Iterator[str]:
+def field_lines(table: Table, column: Column) -> Iterator[str]:
     """One field."""
+    is_row = bool(column.refs) or (table.name, column.name) == ("annotations", "entity")
     text = column.doc
     if column.refs:
         text += f" A row of {column.refs}."
     if column.maximum is not None:
         text += f" At most {column.maximum}."
     yield from comment(text, "  ")
-    kind = column.enum.__name__ if column.enum else TYPES[column.type]
+    # A recorder's own ids, which streams hold in the place of rows, have 64 bits.
+    kind = column.enum.__name__ if column.enum else "uint64" if is_row else TYPES[column.type]
     optional = "optional " if column.nullable else ""
     yield f"  {optional}{kind} {column.name} = {column.number};"
 
@@ -81,7 +83,7 @@ def message_lines(tables: Sequence[Table]) -> Iterator[str]:
         if table.reserved:
             yield f"  reserved {', '.join(map(str, table.reserved))};"
         for column in sorted(table.columns, key=lambda each: each.number):
-            yield from field_lines(column)
+            yield from field_lines(table, column)
         yield "}"
 
 
