@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 import rfc8785
 import yaml
 from blake3 import blake3
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 from pydantic_core import PydanticSerializationError
 
 from semtrace.errors import DocumentError, FormatError, UsageError
@@ -78,14 +86,19 @@ class Document(BaseModel):
                 lines.append(f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
             raise ValueError("; ".join(lines))
 
+    @model_serializer(mode="wrap")
+    def _without_null_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {key: value for key, value in handler(self).items() if value is not None or key not in fields}
+
     def as_json(self) -> dict[str, Any]:
-        """The document as JSON values; keys that are absent or null are left out.
+        """The document as JSON values; fields that are absent or null are left out.
 
         Raises:
             FormatError: a value in it is not a JSON value.
         """
         try:
-            return self.model_dump(mode="json", exclude_none=True)
+            return self.model_dump(mode="json")
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise FormatError(f"no JSON form: {error}", code="document.canonical") from error
 

@@ -74,7 +74,7 @@ class Bundle:
                 path=where,
                 requirement="ST-BND-005",
             )
-        stored = raw.to_pybytes()
+        self.manifest_bytes = stored = raw.to_pybytes()
         try:
             values = parse_canonical(stored)
         except (ValueError, RecursionError) as error:
@@ -384,7 +384,7 @@ def rewrite_bundle(
         IntegrityError: a member is not what the manifest says.
         UsageError: the path exists and may not be overwritten, or cannot be written.
     """
-    members: list[Member] = [(MANIFEST, bundle.manifest.sealed())]
+    members: list[Member] = [(MANIFEST, bundle.manifest_bytes)]
     members.extend((file.path, memoryview(bundle.read(file))) for file in bundle.files())
     write_container(Path(path), members, directory=directory, overwrite=overwrite)
     return bundle.manifest

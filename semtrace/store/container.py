@@ -220,8 +220,7 @@ def _zip_problem(info: zipfile.ZipInfo, *, known: bool) -> str | None:
         return "the member is compressed; members are stored"
     if info.flag_bits & 0x1:
         return "the member is encrypted"
-    mode = info.external_attr >> 16
-    if mode and not stat.S_ISREG(mode):
+    if stat.S_IFMT(info.external_attr >> 16) not in {0, stat.S_IFREG}:  # many writers leave the type out
         return "the member is not a plain file"
     return None
 

@@ -62,12 +62,12 @@ def test_every_mistake_is_named_with_its_place(tmp_path):
 
 def test_a_key_with_a_namespace_is_kept(tmp_path):
     path = tmp_path / "cart.yaml"
-    path.write_text("name: a\nexample.org/colour: red\nwheels: [{radius: 1, example.org/spokes: 8}]\n")
+    path.write_text("name: a\nexample.org/colour: red\nwheels: [{radius: 1, example.org/spokes: null}]\n")
     cart = Cart.read(path)
     assert cart.as_json() == {
         "name": "a",
         "example.org/colour": "red",
-        "wheels": [{"radius": 1, "example.org/spokes": 8}],
+        "wheels": [{"radius": 1, "example.org/spokes": None}],
     }
     assert Cart.parse(json.loads(cart.canonical()), path="again") == cart
 
