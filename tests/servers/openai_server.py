@@ -503,9 +503,12 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="access log (JSON lines), appended to")
     parser.add_argument("--rules", type=Path, help="rules file (JSON): rules, faults, timing, models")
     options = parser.parse_args()
-    document = json.loads(options.rules.read_text(encoding="utf-8")) if options.rules else []
+    try:
+        settings = Settings.parse(json.loads(options.rules.read_text("utf-8")) if options.rules else [])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, re.error) as error:
+        parser.error(f"{options.rules}: no rules file: {error!r}")
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(Settings.parse(document), options.log, options.port))
+        asyncio.run(serve(settings, options.log, options.port))
     return 0
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from semtrace_adapters.autogen.shape import obj, objs, text
+
 _NOT_SETTINGS = frozenset(
     {
         "model",
@@ -69,7 +71,8 @@ def is_component(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and isinstance(value.get("provider"), str)
-        and value.get("component_type") in {"team", "agent"}
+        and isinstance(value.get("component_type"), str)
+        and value["component_type"] in {"team", "agent"}
         and isinstance(value.get("config"), dict)
     )
 
@@ -81,37 +84,40 @@ def read_config(value: dict[str, Any]) -> TeamConfig:
         return TeamConfig("Agent", agent.name, [agent])
     kind = value["provider"].rpartition(".")[2]
     config = value["config"]
-    participants = [_agent(p) for p in config.get("participants") or [] if isinstance(p, dict)]
-    team = TeamConfig(kind, str(config.get("name") or kind), participants)
-    graph = config.get("graph")
-    for node, spec in (graph.get("nodes") or {}).items() if isinstance(graph, dict) else ():
-        team.edges.update((node, str(edge.get("target"))) for edge in spec.get("edges") or [])
+    team = TeamConfig(
+        kind, text(config.get("name")) or kind, [_agent(p) for p in objs(config.get("participants"))]
+    )
+    for node, spec in obj(obj(config.get("graph")).get("nodes")).items():
+        team.edges.update((node, str(edge.get("target"))) for edge in objs(obj(spec).get("edges")))
     team.model, team.settings = _client(config.get("model_client"))
     return team
 
 
 def _agent(value: dict[str, Any]) -> AgentConfig:
-    config = value.get("config") or {}
-    provider = str(value.get("provider", "")).rpartition(".")[2]
-    agent = AgentConfig(str(config.get("name") or ""), provider)
+    config = obj(value.get("config"))
+    agent = AgentConfig(
+        text(config.get("name")) or "", (text(value.get("provider")) or "").rpartition(".")[2]
+    )
     agent.model, agent.settings = _client(config.get("model_client"))
-    if value.get("component_type") == "team":
-        agent.team = read_config(value)
-    elif is_component(config.get("team")) and config["team"]["component_type"] == "team":
-        agent.team = read_config(config["team"])
-    for bench in config.get("workbench") or []:
-        for tool in (bench.get("config") or {}).get("tools") or [] if isinstance(bench, dict) else []:
-            inner: Any = (tool.get("config") or {}).get("team") if isinstance(tool, dict) else None
-            if is_component(inner) and inner["component_type"] == "team":
-                agent.tool_teams[str(tool["config"].get("name"))] = read_config(inner)
+    own = value if value.get("component_type") == "team" else config.get("team")
+    agent.team = _team(own)
+    benches = config.get("workbench")
+    for bench in objs(benches if isinstance(benches, list) else [benches]):
+        for tool in objs(obj(bench.get("config")).get("tools")):
+            run = _team(obj(tool.get("config")).get("team"))
+            if run is not None:
+                agent.tool_teams[str(tool["config"].get("name"))] = run
     return agent
 
 
+def _team(value: Any) -> TeamConfig | None:
+    return read_config(value) if is_component(value) and value["component_type"] == "team" else None
+
+
 def _client(value: Any) -> tuple[str | None, dict[str, Any] | None]:
-    config = value.get("config") if isinstance(value, dict) else None
+    config = obj(value).get("config")
     if not isinstance(config, dict):
         return None, None
     if isinstance(config.get("client"), dict):  # a wrapper such as the cache
         return _client(config["client"])
-    settings = {k: v for k, v in config.items() if k not in _NOT_SETTINGS}
-    return (str(config["model"]) if config.get("model") else None), settings
+    return text(config.get("model")), {k: v for k, v in config.items() if k not in _NOT_SETTINGS}

@@ -86,8 +86,9 @@ def _task(
     part_rows.calls = rows.calls[before[0] :]
     part_rows.tools = rows.tools[before[1] :]
     part_rows.texts = rows.texts[before[2] :]
+    part_rows.ends = rows.ends
     Requests(part_rows, walk.inside, loss).record()
-    _edges(walk, builder)
+    _edges(walk, rows, loss)
     _describe(task, runs, part_rows, at, merged)
     _arrive(task, runs[0], part_rows, loss)
 
@@ -102,13 +103,26 @@ def _said(run: TeamRun, walk: Walk, at: Point) -> Point:
     return Point((Last(operation, "user", run.order),), run.order, run.start_ns)
 
 
-def _edges(walk: Walk, builder: TraceBuilder) -> None:
+def _edges(walk: Walk, rows: Rows, loss: LossReport) -> None:
     """Control edges: all that a manager's request makes, and others where no data says the same."""
+    builder = rows.builder
     data = {(s["operation"], s["source_operation"]) for s in builder.rows["segments"]}
     data |= {(at, row["context_base"]) for at, row in enumerate(builder.rows["operations"])}
     for link in walk.links:
-        if link.release or (link.target, link.source) not in data:
+        if not rows.precedes(link.source, link.target):
+            loss.add(
+                "edges.disordered",
+                "lost",
+                "the log's order says both that an operation waits for another and that it ended before it: no edge",
+            )
+        elif link.release or (link.target, link.source) not in data:
             builder.edge(link.target, link.source, evidence=link.evidence, confidence=link.confidence)
+    for at, row in enumerate(builder.rows["operations"]):
+        parent = (
+            None if row["session"] is None else builder.rows["sessions"][row["session"]]["parent_operation"]
+        )
+        if row["task"] == walk.task and parent is not None and not rows.precedes(parent, at):
+            builder.update_session(row["session"], parent_operation=None)
 
 
 def _describe(task: int, runs: list[TeamRun], rows: Rows, at: Point, merged: Merged) -> None:
@@ -188,13 +202,13 @@ def _retries(merged: Merged, loss: LossReport) -> None:
             around[0].attempts += 1
             if around[0].seen_ns is None:
                 around[0].seen_ns = time_ns
+        doubt = "" if len(around) == 1 else "; several calls were open, and it is counted to the first to end"
+        doubt = doubt if around else "; of which call is not known"
         loss.add(
             "retries.hidden",
-            "inferred" if len(around) != 1 else "ignored",
+            "ignored" if len(around) == 1 else "inferred",
             "the SDK sent a request again: the call's time includes the failed attempts and the waits between them"
-            + (
-                "" if len(around) == 1 else "; several calls were open, and it is counted to the first to end"
-            ),
+            + doubt,
         )
 
 

@@ -81,6 +81,14 @@ class BadLine:
     why: str
 
 
+def is_event(value: Any) -> bool:
+    """Whether a JSON value is an AutoGen event: an object of a known type, and a message that tells its stage."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in CORE_EVENTS | AGENT_EVENTS:
+        return False
+    return kind != "Message" or "delivery_stage" in value
+
+
 def as_event(value: Any) -> dict[str, Any] | None:
     """The value as an AutoGen event: an object of a known type, its JSON, or agentchat's repr."""
     if isinstance(value, str):
@@ -92,9 +100,7 @@ def as_event(value: Any) -> dict[str, Any] | None:
                 return None
         else:
             return _from_repr(stripped)
-    if isinstance(value, dict) and value.get("type") in CORE_EVENTS | AGENT_EVENTS:
-        return value
-    return None
+    return value if is_event(value) else None
 
 
 def retry_wait_s(text: str) -> float | None:
@@ -173,7 +179,7 @@ def _from_object(line: dict[str, Any], order: int, where: str) -> Record:
     time_ns, zoned = _time_of(line)
     span = _text(line.get("span_id"))
     common = {"task": _text(line.get("task")), "span_id": span.removeprefix("0x") if span else None}
-    if line.get("type") in CORE_EVENTS | AGENT_EVENTS:
+    if is_event(line):
         return Record(order, where, time_ns, zoned, line, None)
     for key in _EVENT_KEYS:
         event = as_event(line.get(key))

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from semtrace_adapters.autogen.shape import count, objs
+
 _AGENT_ID = re.compile(
     r"^(?P<name>.+)_(?P<team>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?:/(?P<key>.*))?$"
 )
@@ -38,12 +40,12 @@ class Agent:
     team: str | None
 
     @classmethod
-    def parse(cls, text: str | None) -> Agent | None:
+    def parse(cls, text: Any) -> Agent | None:
         """An agent of a logged id: ``<name>_<team uuid>/<team uuid>``, or ``type/key`` of a core agent.
 
         Names may hold underscores, so the team is taken from the end.
         """
-        if not text:
+        if not isinstance(text, str) or not text:
             return None
         found = _AGENT_ID.match(text)
         if found:
@@ -96,7 +98,12 @@ class Call:
     @property
     def call_ids(self) -> list[str]:
         """Ids of the tool calls that it asked for."""
-        return [str(c.get("id")) for c in (self.output or {}).get("tool_calls") or []]
+        return [str(c.get("id")) for c in self.tool_calls]
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The tool calls that it asked for, in wire form."""
+        return objs((self.output or {}).get("tool_calls"))
 
     @property
     def text(self) -> str | None:
@@ -173,10 +180,10 @@ class Sent:
     def messages(self) -> list[dict[str, Any]]:
         """The agentchat messages that it carries."""
         if isinstance(self.payload.get("messages"), list):
-            return [m for m in self.payload["messages"] if isinstance(m, dict)]
+            return objs(self.payload["messages"])
         result = self.payload.get("result")
         if isinstance(result, dict):
-            return [m for m in result.get("messages") or [] if isinstance(m, dict)]
+            return objs(result.get("messages"))
         response = self.payload.get("response")
         message = response.get("chat_message") if isinstance(response, dict) else self.payload.get("message")
         return [message] if isinstance(message, dict) and "source" in message else []
@@ -205,6 +212,4 @@ def known_count(value: Any, other: Any) -> int | None:
         value: the count.
         other: the prompt's count, where the value is the output's; the value itself for a prompt.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or not other:
-        return None
-    return value
+    return count(value) if count(other) else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from semtrace_adapters.autogen.facts import Agent, Call
 from semtrace_adapters.autogen.read_stream import ends_turn
 from semtrace_adapters.autogen.runs import UNNAMED, Round, TeamRun, Turn
+from semtrace_adapters.autogen.shape import objs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,8 +214,7 @@ def _run_of_items(items: list[Item], calls: dict[float, Call], config: TeamConfi
 
 
 def _note_tools(item: Item, waiting: dict[str, str]) -> None:
-    content = item.message.get("content")
-    for part in content if isinstance(content, list) else []:
+    for part in objs(item.message.get("content")):
         if item.type == "ToolCallRequestEvent":
             waiting[str(part.get("id"))] = str(part.get("name"))
         elif item.type == "ToolCallExecutionEvent":

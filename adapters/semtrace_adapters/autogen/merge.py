@@ -16,7 +16,8 @@ from semtrace_adapters.autogen.facts import Agent, Call, Facts, Sent, ToolRun, k
 from semtrace_adapters.autogen.read_events import made_ns, note_message
 from semtrace_adapters.autogen.read_spans import Place, SpanFacts, place_of
 from semtrace_adapters.autogen.read_stream import Stream, calls_of
-from semtrace_adapters.autogen.responses import tool_call
+from semtrace_adapters.autogen.responses import tool_calls
+from semtrace_adapters.autogen.shape import obj
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -209,9 +210,7 @@ def _calls_of_messages(sent: Sequence[Sent], order_of: Callable[[int], float] | 
             seen.add(str(message.get("id")))
             output: dict[str, Any] | None = {"content": content} if isinstance(content, str) else None
             if message.get("type") == "ToolCallRequestEvent" and isinstance(content, list):
-                output = {
-                    "tool_calls": [tool_call(c.get("id"), c.get("name"), c.get("arguments")) for c in content]
-                }
+                output = {"tool_calls": tool_calls(content)}
             prompt = known_count(usage.get("prompt_tokens"), usage.get("prompt_tokens"))
             time_ns = made_ns(message)
             made.append(
@@ -258,8 +257,8 @@ def _find_tools(merged: Merged, spans: SpanFacts, loss: LossReport) -> None:
     waiting: dict[tuple[Agent | None, str], list[ToolRun]] = {}
     for call in merged.calls:
         runs = merged.tools.setdefault(id(call), [])
-        for wanted in (call.output or {}).get("tool_calls") or []:
-            function = wanted.get("function") or {}
+        for wanted in call.tool_calls:
+            function = obj(wanted.get("function"))
             call_id = str(wanted["id"]) if wanted.get("id") else None
             run = ToolRun(call_id, str(function.get("name", "")), str(function.get("arguments", "")), call)
             runs.append(run)

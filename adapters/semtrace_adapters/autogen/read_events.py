@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from semtrace_adapters.autogen.facts import Agent, Call, Facts, Sent, ToolEvent, ToolResult, known_count
 from semtrace_adapters.autogen.responses import answer_of, details_of
+from semtrace_adapters.autogen.shape import obj, objs, text
 from semtrace_adapters.autogen.times import unix_ns
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ def read_events(records: Iterable[Record], facts: Facts, loss: LossReport, shift
         elif record.kind == "ToolCall":
             agent = Agent.parse(event.get("agent_id"))
             name, result = str(event.get("tool_name", "")), event.get("result")
-            text = result if isinstance(result, str) else json.dumps(result)
+            said = result if isinstance(result, str) else json.dumps(result)
             facts.tool_events.append(
-                ToolEvent(record.order, time_ns, agent, name, event.get("arguments"), text, record.span_id)
+                ToolEvent(record.order, time_ns, agent, name, event.get("arguments"), said, record.span_id)
             )
         elif record.kind == "Message":
             _message(record, event, time_ns, facts)
@@ -94,7 +95,7 @@ def _call(record: Record, event: dict[str, Any], time_ns: int | None) -> Call:
     details = details_of(response)
     prompt = known_count(event.get("prompt_tokens"), event.get("prompt_tokens"))
     tools = event.get("tools")
-    fields = response if isinstance(response, dict) else {}
+    fields = obj(response)
     return Call(
         order=record.order,
         where=record.where,
@@ -107,8 +108,8 @@ def _call(record: Record, event: dict[str, Any], time_ns: int | None) -> Call:
         output_tokens=known_count(event.get("completion_tokens"), prompt),
         cached_tokens=details.get("cached"),
         reasoning_tokens=details.get("reasoning"),
-        model=fields.get("model") if isinstance(fields.get("model"), str) else None,
-        response_id=fields.get("id") if isinstance(fields.get("id"), str) else None,
+        model=text(fields.get("model")),
+        response_id=text(fields.get("id")),
         end_ns=time_ns,
         log_span=record.span_id,
         task=record.task,
@@ -206,20 +207,18 @@ def _message(record: Record, event: dict[str, Any], time_ns: int | None, facts: 
 
 def note_message(message: dict[str, Any], order: float, time_ns: int | None, facts: Facts) -> None:
     """Keep what an agentchat message tells of tool calls: who asked for them, and what came of them."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return
+    content = objs(message.get("content"))
     made = made_ns(message)
     time_ns = (
         made if made is not None else time_ns
     )  # closer than that of sending: a message may be relayed late
     if message.get("type") == "ToolCallRequestEvent":
         for item in content:
-            if isinstance(item, dict) and item.get("id"):
+            if item.get("id"):
                 facts.asked.setdefault(str(item["id"]), (str(message.get("source", "")), order, time_ns))
     elif message.get("type") == "ToolCallExecutionEvent":
         for item in content:
-            if isinstance(item, dict) and item.get("call_id"):
+            if item.get("call_id"):
                 result = ToolResult(
                     str(item["call_id"]),
                     str(item.get("name", "")),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from semtrace_adapters.autogen.facts import Agent, Call, Sent, known_count
 from semtrace_adapters.autogen.responses import answer_of, details_of, tool_call
+from semtrace_adapters.autogen.shape import count, objs, text
 
 if TYPE_CHECKING:
     from semtrace_adapters.autogen.spans import Span, SpanTree
@@ -144,13 +145,14 @@ def _call(tree: SpanTree, span: Span) -> Call:
     call.first_ns = next((time for name, time in span.events if name == _STREAM_BEGINS), None)
     request = _json(attributes.get("input.value"))
     if isinstance(request, dict) and isinstance(request.get("messages"), list):
-        call.messages = request["messages"]
-        call.tools = request.get("tools") or []
+        sent = objs(request["messages"])
+        call.messages = sent if sent and len(sent) == len(request["messages"]) else None
+        call.tools = objs(request.get("tools"))
         call.streamed = bool(request.get("stream"))
         call.settings = {
             k: v for k, v in request.items() if k not in {"messages", "tools", "model", "stream"}
         }
-        call.model = request.get("model")
+        call.model = text(request.get("model"))
     response = _json(attributes.get("output.value"))
     call.output, call.finish = answer_of(response)
     if isinstance(response, dict) and isinstance(response.get("id"), str):
@@ -158,7 +160,8 @@ def _call(tree: SpanTree, span: Span) -> Call:
     if call.output is None:
         call.output = _flat_output(attributes)
     details = details_of(response)
-    call.cached_tokens = details.get("cached", attributes.get("llm.token_count.prompt_details.cache_read"))
+    cached = count(attributes.get("llm.token_count.prompt_details.cache_read"))
+    call.cached_tokens = details.get("cached", cached)
     call.reasoning_tokens = details.get("reasoning")
     prompt = attributes.get("llm.token_count.prompt", attributes.get("gen_ai.usage.input_tokens"))
     output = attributes.get("llm.token_count.completion", attributes.get("gen_ai.usage.output_tokens"))
@@ -166,8 +169,8 @@ def _call(tree: SpanTree, span: Span) -> Call:
     call.output_tokens = known_count(output, call.prompt_tokens)
     model = attributes.get("llm.model_name", attributes.get("gen_ai.response.model"))
     call.model = call.model or (str(model) if model else None)
-    call.finish = call.finish or attributes.get("llm.finish_reason")
-    call.response_id = call.response_id or attributes.get("gen_ai.response.id")
+    call.finish = call.finish or text(attributes.get("llm.finish_reason"))
+    call.response_id = call.response_id or text(attributes.get("gen_ai.response.id"))
     return call
 
 
@@ -193,8 +196,8 @@ def _tool(tree: SpanTree, span: Span) -> ToolSpan:
     around = [tree.spans[span.parent_id]] if span.parent_id in tree.spans else []
     for other in [*around, *tree.children.get(span.span_id, [])]:
         if other.attributes.get("tool.name") == span.attributes.get("gen_ai.tool.name"):
-            arguments = _text(other.attributes.get("input.value"))
-            result = _text(other.attributes.get("output.value"))
+            arguments = text(other.attributes.get("input.value"))
+            result = text(other.attributes.get("output.value"))
     encloses = any(
         below.kind == "llm" or (below.kind == "agent" and "gen_ai.agent.name" in below.attributes)
         for below in tree.below(span)
@@ -210,10 +213,6 @@ def _tool(tree: SpanTree, span: Span) -> ToolSpan:
         arguments,
         result,
     )
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _sent(tree: SpanTree) -> list[Sent]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semtrace_adapters.autogen.facts import CHAT_MESSAGES, Agent, Call, known_count
-from semtrace_adapters.autogen.responses import tool_call
+from semtrace_adapters.autogen.responses import tool_calls
+from semtrace_adapters.autogen.shape import text
 from semtrace_adapters.autogen.times import unix_ns
 
 _TIMES = ("time_unix_ns", "ts", "time", "timestamp")
@@ -85,7 +86,7 @@ def read_item(value: Any, where: str, stream: Stream) -> bool:
     result = _result(value)
     if result is not None:
         stream.ended = True
-        stream.stop_reason = result.get("stop_reason")
+        stream.stop_reason = text(result.get("stop_reason"))
         if not stream.items:  # a result alone, written without its stream
             for message in result["messages"]:
                 if isinstance(message, dict):
@@ -117,9 +118,7 @@ def calls_of(stream: Stream) -> list[Call]:
         if isinstance(content, str):
             output = {"content": content}
         elif isinstance(content, list) and item.type == "ToolCallRequestEvent":
-            output = {
-                "tool_calls": [tool_call(c.get("id"), c.get("name"), c.get("arguments")) for c in content]
-            }
+            output = {"tool_calls": tool_calls(content)}
         prompt = known_count(usage.get("prompt_tokens"), usage.get("prompt_tokens"))
         made.append(
             Call(

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from semtrace.build import Span
 from semtrace.errors import FormatError
-from semtrace.records.chat import split_output
+from semtrace.records.chat import split_message
+from semtrace.records.document import canonical_json
 from semtrace.records.enums import Role
 from semtrace_adapters.autogen.provenance import Outputs
+from semtrace_adapters.autogen.shape import obj, objs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from semtrace_adapters.autogen.rows import CallRow, Rows
     from semtrace_adapters.base import LossReport
-
-_EPSILON = 1e-3
 
 
 class Requests:
@@ -34,36 +34,29 @@ class Requests:
         self.tools: dict[str, tuple[int, str | None]] = {}
         self._prefixes: dict[tuple[int, str], dict[bytes, int]] = defaultdict(dict)
         for row in rows.calls:
-            output = row.call.output
-            if output is None:
+            if row.raw is None:
                 continue
             for call_id in row.call.call_ids:
                 self.asked.setdefault(call_id, row.operation)
             if row.call.text is not None:
                 self.outputs.add(row.operation, row.call.text, row.agent, row.call.order)
-            raw = split_output(output)[0].decode()
-            for wanted in output.get("tool_calls") or []:
-                for leaf in _leaves(wanted.get("function", {}).get("arguments")):
-                    self.outputs.add_part(row.operation, leaf, row.agent, row.call.order, raw)
+            for wanted in row.call.tool_calls:
+                for leaf in _leaves(obj(wanted.get("function")).get("arguments")):
+                    self.outputs.add_part(row.operation, leaf, row.agent, row.call.order, row.raw)
         for tool in rows.tools:
             if tool.run.call_id:
                 self.tools[tool.run.call_id] = (tool.operation, tool.run.result)
-            asked = tool.run.asked_by.order if tool.run.asked_by else 0.0
-            order = tool.run.end_order if tool.run.end_order is not None else asked + _EPSILON
             if tool.run.result:
-                self.outputs.add(tool.operation, tool.run.result, tool.agent, order)
+                self.outputs.add(tool.operation, tool.run.result, tool.agent, rows.ends[tool.operation])
         for text in rows.texts:
             self.outputs.add(text.operation, text.text, text.agent, text.order)
 
     def record(self) -> None:
         """Record the inputs of all operations."""
         for tool in self.rows.tools:
-            self.rows.builder.segment(
-                tool.operation,
-                Role.ASSISTANT,
-                tool.run.arguments,
-                source=tool.asked_by if tool.asked_by >= 0 else None,
-            )
+            known = tool.asked_by >= 0 and self.rows.precedes(tool.asked_by, tool.operation)
+            source = tool.asked_by if known else None
+            self.rows.builder.segment(tool.operation, Role.ASSISTANT, tool.run.arguments, source=source)
         for row in sorted(self.rows.calls, key=lambda r: (r.call.order, r.operation)):
             self._request(row)
 
@@ -88,6 +81,11 @@ class Requests:
             if isinstance(found, int) or found:  # operation 0 is one, too
                 sources[at] = found
         try:
+            # Before anything of it is recorded: half a request would be another request.
+            canonical_json(tools)
+            for message in call.messages[known:]:
+                canonical_json(message)
+                split_message(message)
             self.rows.builder.request(row.operation, call.messages, tools, base=base, sources=sources)
         except FormatError as error:
             self.loss.add(
@@ -120,37 +118,38 @@ class Requests:
 
     def _sources(self, row: CallRow, message: Mapping[str, Any], *, is_task: bool) -> int | list[Span]:
         """Where a message came from; nothing where it came from no operation, or from none that is known."""
+        after = min(row.after, row.call.order)
         role, content = message.get("role"), message.get("content")
         text = content if isinstance(content, str) else _first_text(content)
         if role == "assistant":
-            ids = [str(c.get("id")) for c in message.get("tool_calls") or []]
+            ids = [str(c.get("id")) for c in objs(message.get("tool_calls"))]
             found = next((self.asked[i] for i in ids if i in self.asked), None)
-            if found is not None:
+            if found is not None and self.rows.precedes(found, row.operation):
                 return found
         if role == "tool":
             call_id = str(message.get("tool_call_id"))
-            if call_id in self.tools:
-                operation, result = self.tools[call_id]
+            operation, result = self.tools.get(call_id, (row.operation, None))
+            if self.rows.precedes(operation, row.operation):
                 return [Span(0, len(text), operation, 0)] if text and result == text else operation
             if call_id in self.inside and text:
-                return self.outputs.spans(text, row.after, only=self.inside[call_id])
+                return self.outputs.spans(text, after, only=self.inside[call_id])
         if not text:
             return []
         speaker = message.get("name") if role == "user" else row.agent if role == "assistant" else None
         if role != "system":
-            whole = self.outputs.equal(text, str(speaker) if speaker else None, row.after)
+            whole = self.outputs.equal(text, str(speaker) if speaker else None, after)
             if whole is not None:
                 return [Span(0, len(text), whole.operation, whole.start)]
-        if is_task and row.task_of is not None and self._gave(row.task_of, text):
+        if is_task and row.task_of is not None and self._gave(row.task_of, text, row.operation):
             return [Span(0, len(text), row.task_of, None)]
-        return self.outputs.spans(text, row.after)
+        return self.outputs.spans(text, after)
 
-    def _gave(self, operation: int, text: str) -> bool:
+    def _gave(self, operation: int, text: str, target: int) -> bool:
         """Whether an operation asked for a tool with this text as its task."""
         for row in self.rows.calls:
-            if row.operation == operation:
-                calls = (row.call.output or {}).get("tool_calls") or []
-                return any(text in _leaves(c.get("function", {}).get("arguments")) for c in calls)
+            if row.operation == operation and self.rows.precedes(operation, target):
+                asked = [obj(c.get("function")).get("arguments") for c in row.call.tool_calls]
+                return any(text in _leaves(arguments) for arguments in asked)
         return False
 
 

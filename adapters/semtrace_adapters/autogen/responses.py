@@ -8,11 +8,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from semtrace_adapters.autogen.shape import count, obj, objs, text
+
 
 def tool_call(call_id: Any, name: Any, arguments: Any) -> dict[str, Any]:
     """A tool call in wire form; arguments that are no text become JSON text."""
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
+
+
+def tool_calls(items: Any) -> list[dict[str, Any]]:
+    """Tool calls in wire form of AutoGen's function calls (``id``, ``name``, ``arguments``)."""
+    return [tool_call(c.get("id"), c.get("name"), c.get("arguments")) for c in objs(items)]
 
 
 def answer_of(response: Any) -> tuple[dict[str, Any] | None, str | None]:
@@ -27,57 +34,51 @@ def answer_of(response: Any) -> tuple[dict[str, Any] | None, str | None]:
     """
     if not isinstance(response, dict):
         return None, None
-    choices = response.get("choices")
-    if isinstance(choices, list) and choices:
-        message = choices[0].get("message") or {}
-        return _members(message.get("content"), message.get("tool_calls")), choices[0].get("finish_reason")
+    choices = objs(response.get("choices"))
+    if choices:
+        message = choices[0].get("message")
+        if not isinstance(message, dict):
+            return None, None
+        asked = [c for c in objs(message.get("tool_calls")) if isinstance(c.get("function"), dict)]
+        return _members(message.get("content"), asked), text(choices[0].get("finish_reason"))
     if isinstance(response.get("message"), dict):  # Ollama
         message = response["message"]
-        calls = [
-            tool_call(c.get("id"), c["function"].get("name"), c["function"].get("arguments"))
-            for c in message.get("tool_calls") or []
-            if isinstance(c.get("function"), dict)
-        ]
-        return _members(message.get("content"), calls), response.get("done_reason")
+        functions = [(c.get("id"), obj(c.get("function"))) for c in objs(message.get("tool_calls"))]
+        asked = [tool_call(i, f.get("name"), f.get("arguments")) for i, f in functions if f]
+        return _members(message.get("content"), asked), text(response.get("done_reason"))
     content = response.get("content")
-    if isinstance(content, list) and any(isinstance(b, dict) and "type" in b for b in content):  # Anthropic
-        text = "".join(b.get("text", "") for b in content if b.get("type") == "text")
-        calls = [
-            tool_call(b.get("id"), b.get("name"), b.get("input"))
-            for b in content
-            if b.get("type") == "tool_use"
-        ]
-        return _members(text or None, calls), response.get("stop_reason")
+    blocks = objs(content)
+    if any("type" in b for b in blocks):  # Anthropic
+        words = "".join(text(b.get("text")) or "" for b in blocks if b.get("type") == "text")
+        used = [b for b in blocks if b.get("type") == "tool_use"]
+        asked = [tool_call(b.get("id"), b.get("name"), b.get("input")) for b in used]
+        return _members(words or None, asked), text(response.get("stop_reason"))
     if isinstance(content, list):  # CreateResult with function calls
-        calls = [
-            tool_call(c.get("id"), c.get("name"), c.get("arguments")) for c in content if isinstance(c, dict)
-        ]
-        return _members(None, calls), response.get("finish_reason")
+        return _members(None, tool_calls(content)), text(response.get("finish_reason"))
     if isinstance(content, str):
-        return _members(content, None), response.get("finish_reason")
+        return _members(content, []), text(response.get("finish_reason"))
     return None, None
 
 
-def _members(content: Any, calls: Any) -> dict[str, Any]:
+def _members(content: Any, asked: list[dict[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if content is not None:
         made["content"] = content
-    if calls:
-        made["tool_calls"] = [
-            {k: v for k, v in call.items() if v is not None and k in {"id", "type", "function"}}
-            for call in calls
-        ]
+    if asked:
+        # Clients log members beside these: an index in streams, nulls of the SDK's models.
+        kept = ("id", "type", "function")
+        made["tool_calls"] = [{k: c[k] for k in kept if c.get(k) is not None} for c in asked]
     return made
 
 
 def details_of(response: Any) -> dict[str, int]:
     """Cached prompt tokens and reasoning tokens, where the response tells them."""
-    usage = response.get("usage") if isinstance(response, dict) else None
+    usage = obj(obj(response).get("usage"))
     made: dict[str, int] = {}
-    if isinstance(usage, dict):
-        prompt, output = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
-        if isinstance(prompt, dict) and isinstance(prompt.get("cached_tokens"), int):
-            made["cached"] = prompt["cached_tokens"]
-        if isinstance(output, dict) and isinstance(output.get("reasoning_tokens"), int):
-            made["reasoning"] = output["reasoning_tokens"]
+    cached = count(obj(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    reasoning = count(obj(usage.get("completion_tokens_details")).get("reasoning_tokens"))
+    if cached is not None:
+        made["cached"] = cached
+    if reasoning is not None:
+        made["reasoning"] = reasoning
     return made

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from semtrace.errors import FormatError
+from semtrace.records.chat import split_output
+from semtrace.records.document import canonical_json
 from semtrace.records.enums import EntityKind, Evidence, FinishReason, OperationKind, OperationStatus
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ class CallRow:
         call: the call.
         agent: name of the agent that made it.
         session: provisional id of its session.
+        raw: the output as it is stored, None where there is none.
         after: place in the log at which everything that it could have been told was there.
         task_of: for the first call inside of a tool, the operation that asked for the tool.
     """
@@ -44,6 +48,7 @@ class CallRow:
     call: Call
     agent: str
     session: int
+    raw: str | None
     after: float
     task_of: int | None = None
 
@@ -81,6 +86,15 @@ class Rows:
     texts: list[TextRow] = field(default_factory=list)
     of_call: dict[int, int] = field(default_factory=dict)
     """Operation of a call, by the call's ``id()``."""
+    ends: dict[int, float] = field(default_factory=dict)
+    """Place in the log at which each operation had ended."""
+
+    def precedes(self, source: int, target: int) -> bool:
+        """Whether an operation can be what another waits for: it had ended earlier in the log.
+
+        A log whose lines contradict each other could else make operations wait in a circle.
+        """
+        return (self.ends[source], source) < (self.ends[target], target)
 
     def call(
         self,
@@ -105,7 +119,7 @@ class Rows:
             ready_ns: time of that; its start, where no source has one.
             task_of: the operation that asked for the tool whose first call it is.
         """
-        if call.prompt_tokens is None or call.output_tokens is None:
+        if call.error is None and (call.prompt_tokens is None or call.output_tokens is None):
             self.loss.add(
                 "tokens.unknown",
                 "unknown",
@@ -132,11 +146,10 @@ class Rows:
             output_tokens=call.output_tokens,
             reasoning_tokens=call.reasoning_tokens,
             finish_reason=_FINISH.get(call.finish or ""),
-            settings=call.settings if call.settings is not None else self._configured(agent)[1],
+            settings=self._settings(call, agent),
         )
-        if call.output is not None:
-            self.builder.output(row, call.output)
-        elif not failed:
+        raw = self._output(row, call)
+        if raw is None and not failed:
             self.loss.add(
                 "output.unknown",
                 "lost",
@@ -166,7 +179,8 @@ class Rows:
             self.builder.annotate(EntityKind.OPERATION, row, "autogen/error", call.error)
         if model is not None and self.builder.rows["sessions"][session]["model"] is None:
             self.builder.update_session(session, model=self.builder.model(model))
-        self.calls.append(CallRow(row, call, agent, session, after, task_of))
+        self.ends[row] = call.order
+        self.calls.append(CallRow(row, call, agent, session, raw, after, task_of))
         self.of_call[id(call)] = row
         return row
 
@@ -210,6 +224,8 @@ class Rows:
             self.builder.annotate(EntityKind.OPERATION, row, "autogen/tool_call_id", run.call_id)
         if run.span_id:
             self.builder.annotate(EntityKind.OPERATION, row, "autogen/span_id", run.span_id)
+        asked = run.asked_by.order if run.asked_by else float("-inf")
+        self.ends[row] = asked if run.end_order is None else run.end_order
         self.tools.append(ToolRow(row, run, asked_by, agent))
         return row
 
@@ -240,6 +256,7 @@ class Rows:
         )
         self.builder.output(row, text)
         self.builder.observe(row, submitted_ns=start, finished_ns=end, evidence=Evidence.DERIVED)
+        self.ends[row] = order
         self.texts.append(TextRow(row, text, agent, order))
         return row
 
@@ -260,6 +277,29 @@ class Rows:
             )
             start = end
         return start, end
+
+    def _output(self, row: int, call: Call) -> str | None:
+        """Record a call's output; returns it as it is stored, None if it is not known or has no canonical form."""
+        if call.output is None:
+            return None
+        try:
+            content, media_type = split_output(call.output)
+        except FormatError:
+            return None
+        self.builder.output(row, content, media_type)
+        return content.decode()
+
+    def _settings(self, call: Call, agent: str) -> dict[str, object] | None:
+        """The call's generation settings, else those of its agent's config, if they have a canonical form."""
+        settings = call.settings if call.settings is not None else self._configured(agent)[1]
+        try:
+            canonical_json(settings)
+        except FormatError as error:
+            self.loss.add(
+                "settings.form", "lost", f"settings that cannot be kept: {error.message}", where=call.where
+            )
+            return None
+        return settings
 
     def _configured(self, agent: str) -> tuple[str | None, dict[str, object] | None]:
         for config in self.configs:

@@ -85,7 +85,7 @@ def kind_of(path: Path) -> tuple[str, int]:
         else:
             record = read_line(line, 0, "")
             if isinstance(record, Record) and record.event is not None:
-                return "events", 95 if record.kind in CORE_EVENTS and _is_autogen(record) else 75
+                return "events", 95 if record.kind in CORE_EVENTS else 75
         if spans + items >= _ENOUGH:
             break
     if spans:
@@ -105,11 +105,6 @@ def _has_events(path: Path) -> bool:
                 return True
             tail = block[-64:]
     return False
-
-
-def _is_autogen(record: Record) -> bool:
-    event = record.event or {}
-    return record.kind != "Message" or "delivery_stage" in event
 
 
 def _kind_of_document(path: Path, head: str) -> tuple[str, int]:
