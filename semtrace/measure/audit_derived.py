@@ -9,7 +9,7 @@ import numpy as np
 from semtrace.graph.ready import UNKNOWN, schedule
 from semtrace.graph.resolve import resolve
 from semtrace.measure.metrics import measure
-from semtrace.measure.path import CompletedPath, completed_path, end_slot
+from semtrace.measure.path import CompletedPath, Paths, end_slot
 from semtrace.measure.ready import no_plan
 from semtrace.records.columns import NULL
 
@@ -64,6 +64,7 @@ def judge_critical_path(case: Case) -> None:
         rows=np.array(rows, dtype=np.int64),
         table="instances",
         weak=np.ones(len(rows), dtype=np.bool_) if case.native else None,
+        weakness="a native run, from which the delays were inferred",
     )
 
 
@@ -74,16 +75,16 @@ def judge_decomposition(case: Case) -> None:
     arrival = slots.execution.instances.ints("arrival_ns")
     rows: list[int] = []
     told: list[tuple[int, int]] = []
+    paths = Paths(slots, case.expected) if case.plan is not None else None
     for instance in np.flatnonzero(~case.spoilt).tolist():
-        found = (
-            completed_path(slots, case.expected, instance) if case.plan is not None or case.native else None
-        )
+        found = paths.of(instance) if paths is not None else None
         if not isinstance(found, CompletedPath):
             ledger.skip("ST-AUD-050", found.reason if found else "the plan is not known")
             continue
-        latency = found.steps[-1].end_ns - int(arrival[instance])
-        if min(found.parts.as_dict().values()) < 0:
-            latency = -1
+        end = end_slot(slots, instance)
+        latency = NULL if end is None else int(slots.finished[end] - arrival[instance])
+        if (found.spent_ns < 0).any():
+            latency = NULL
         rows.append(instance)
         told.append((found.parts.total, latency))
     ledger.judge(

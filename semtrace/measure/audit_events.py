@@ -124,6 +124,7 @@ class Case:
         column: str | None = None,
         hint: str | None = None,
         weak: NDArray[np.bool_] | None = None,
+        weakness: str = "the times are not observed",
     ) -> None:
         """Judge slots.
 
@@ -135,6 +136,7 @@ class Case:
             column: the column of `events` concerned.
             hint: what to do about it.
             weak: which of them are known too loosely for a violation.
+            weakness: why they are.
         """
 
         def told(case: int) -> str:
@@ -151,6 +153,7 @@ class Case:
             column=column,
             hint=hint,
             weak=weak,
+            weakness=weakness,
         )
 
 
@@ -356,6 +359,6 @@ def judge_durations(case: Case) -> None:
         slot = at[case_]
         return f"took {int(took[slot])} ns, {int(duration[slot])} ns are recorded"
 
-    # In a native run the duration may have been measured elsewhere than the times.
     weak = np.ones(len(at), dtype=np.bool_) if case.native else None
-    case.judge("ST-AUD-040", at, wrong, told, column="finished_ns", weak=weak)
+    weakness = "a native run, where the duration may be measured apart from the times"
+    case.judge("ST-AUD-040", at, wrong, told, column="finished_ns", weak=weak, weakness=weakness)

@@ -12,7 +12,7 @@ from semtrace.errors import ReplayError, SemtraceError
 from semtrace.graph.plan import Plan
 from semtrace.graph.resolve import plan_findings
 from semtrace.measure.groups import AgentMeasures, KindMeasures, StageMeasures, Tallies
-from semtrace.measure.path import CompletedPath, Parts, UnknownPath, completed_path, end_slot
+from semtrace.measure.path import CompletedPath, Parts, Paths, UnknownPath, end_slot
 from semtrace.measure.ready import Expected, no_plan
 from semtrace.measure.slots import Slots
 from semtrace.measure.stats import Distribution, Ratio, number
@@ -83,7 +83,7 @@ class InstanceMeasures:
             "finished": self.finished,
             "on_time": self.on_time,
             "parts": path.parts.as_dict() if isinstance(path, CompletedPath) else None,
-            "path": [step.operation for step in path.steps] if isinstance(path, CompletedPath) else None,
+            "path": path.operations.tolist() if isinstance(path, CompletedPath) else None,
             "path_unknown": None if told else path.reason if isinstance(path, UnknownPath) else None,
         }
 
@@ -246,7 +246,8 @@ def measure(
     expected = Expected.of(slots, plan)
     scenario = _scenario(execution)
     deadlines, source = _deadlines(slots, scenario, deadline_ns)
-    instances = [_instance(slots, expected, at, deadlines[at]) for at in range(slots.instances)]
+    paths = Paths(slots, expected)
+    instances = [_instance(slots, paths, at, deadlines[at]) for at in range(slots.instances)]
     window = _window(slots, instances, scenario, window_ns)
     tallies = Tallies(slots, expected)
     known = [each.root_latency_ns for each in instances if each.root_latency_ns is not None]
@@ -255,9 +256,9 @@ def measure(
         for each in instances
         if each.last_finish_ns is not None and each.arrival_ns is not None
     ]
-    paths = [each.path.parts for each in instances if isinstance(each.path, CompletedPath)]
+    spent = [each.path.parts for each in instances if isinstance(each.path, CompletedPath)]
     total = Parts()
-    for parts in paths:
+    for parts in spent:
         total += parts
     widths = _widths(slots, tallies.ready)
     late = slots.submitted - (expected.full.exact_ns + slots.recorded("external_delay_ns"))
@@ -280,7 +281,7 @@ def measure(
         root_latency=Distribution.of(known, len(instances) - len(known)),
         last_finish=Distribution.of(last, len(instances) - len(last)),
         path=total,
-        path_unknown=len(instances) - len(paths),
+        path_unknown=len(instances) - len(spent),
         width=every,
         width_by_kind=widths,
         lateness=Distribution.of(late[judged], int((~judged).sum())),
@@ -325,7 +326,7 @@ def _deadlines(
     return own, "tasks" if any(value is not None for value in own) else None
 
 
-def _instance(slots: Slots, expected: Expected, at: int, deadline_ns: int | None) -> InstanceMeasures:
+def _instance(slots: Slots, paths: Paths, at: int, deadline_ns: int | None) -> InstanceMeasures:
     rows = slots.rows(at)
     table = slots.execution.instances
     arrival = int(table.ints("arrival_ns")[at])
@@ -349,7 +350,7 @@ def _instance(slots: Slots, expected: Expected, at: int, deadline_ns: int | None
         last_finish_ns=int(finished.max()) if all_known else None,
         finished=came_to_end,
         deadline_ns=deadline_ns,
-        path=completed_path(slots, expected, at)
+        path=paths.of(at)
         if came_to_end
         else UnknownPath("it did not come to its end" if came_to_end is False else "its end is not known"),
     )

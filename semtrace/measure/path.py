@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,6 +12,8 @@ from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome, Trigger
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from semtrace.measure.ready import Expected
     from semtrace.measure.slots import Slots
 
@@ -90,12 +93,43 @@ class CompletedPath:
     """The chain of operations that decided when an instance had its answer.
 
     Attributes:
-        steps: from the first operation to the one that ends the path.
-        parts: the sum over the steps; its total is the root latency.
+        operations: from the first one to the one that ends the path, shape (steps,).
+        begin_ns: by step, the trigger of the operation before it, or the arrival.
+        end_ns: by step, the trigger that released the next one, or the end of the path.
+        trigger: by step, that trigger.
+        spent_ns: by step, what the time between was spent on, shape (steps, parts), columns as in `PARTS`.
     """
 
-    steps: tuple[Step, ...]
-    parts: Parts
+    operations: NDArray[np.int64]
+    begin_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    trigger: NDArray[np.int64]
+    spent_ns: NDArray[np.int64]
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The sum over the steps; its total is the root latency."""
+        return Parts(*self.spent_ns.sum(axis=0).tolist())
+
+    @property
+    def latency_ns(self) -> int:
+        """From the begin of the first step to the end of the last one, in ns."""
+        return int(self.end_ns[-1] - self.begin_ns[0])
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps, one by one."""
+        return tuple(
+            Step(operation, begin, end, Trigger(trigger), Parts(*spent))
+            for operation, begin, end, trigger, spent in zip(
+                self.operations.tolist(),
+                self.begin_ns.tolist(),
+                self.end_ns.tolist(),
+                self.trigger.tolist(),
+                self.spent_ns.tolist(),
+                strict=True,
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -122,96 +156,117 @@ def end_slot(slots: Slots, instance: int) -> int | None:
     return None if (finished == NULL).any() else rows.start + int(np.argmax(finished))
 
 
-def completed_path(slots: Slots, expected: Expected, instance: int) -> CompletedPath | UnknownPath:
-    """Walk back from the end of an instance through what determined each ready time.
+class Paths:
+    """The completed paths of an execution.
 
-    Of several predecessors that determine it, the one with the lowest id is taken, and of its constraints the
-    one with the lowest trigger.
+    A path is walked back from the end of an instance through what determined each ready time. Of several
+    predecessors that determine it, the one with the lowest id is taken, and of its constraints the one with the
+    lowest trigger (ST-MEA-011).
     """
-    at = end_slot(slots, instance)
-    if at is None:
-        return UnknownPath("the end of its root latency is not known")
-    cut = int(slots.finished[at])
-    trigger = Trigger.FINISH
-    steps: list[Step] = []
-    walked: set[int] = set()
-    while True:
-        operation = int(slots.operation[at])
-        if at in walked:
-            return UnknownPath(f"operation {operation} waits for itself")
-        walked.add(at)
-        ready = int(expected.full.exact_ns[at])
-        if ready == NULL:
-            return UnknownPath(f"a time that operation {operation} waits for is not known")
-        before = _determining(expected, at, ready)
-        begin = int(slots.arrival[at]) if before is None else before.came_ns
-        parts = _split(slots, at, begin, ready, cut)
-        if isinstance(parts, UnknownPath):
-            return parts
-        steps.append(Step(operation, begin, cut, trigger, parts))
-        if before is None:
-            break
-        at, cut, trigger = before.slot, before.came_ns, before.trigger
-    steps.reverse()
-    total = Parts()
-    for step in steps:
-        total += step.parts
-    return CompletedPath(tuple(steps), total)
+
+    def __init__(self, slots: Slots, expected: Expected) -> None:
+        self._slots = slots
+        self._ready = expected.full.exact_ns
+        self._before, self._trigger = _determining(slots, expected)
+        self._came = np.where(
+            self._trigger == Trigger.START,
+            slots.start_trigger[self._before],
+            np.where(
+                self._trigger == Trigger.FIRST_TOKEN,
+                slots.first_token_trigger[self._before],
+                slots.finished[self._before],
+            ),
+        )
+        self._walk = list(
+            zip(self._before.tolist(), self._trigger.tolist(), self._came.tolist(), strict=True)
+        )
+
+    def of(self, instance: int) -> CompletedPath | UnknownPath:
+        """The completed path of an instance, or why it cannot be told."""
+        slots = self._slots
+        end = end_slot(slots, instance)
+        if end is None:
+            return UnknownPath("the end of its root latency is not known")
+        walked, cuts, triggers = [end], [int(slots.finished[end])], [int(Trigger.FINISH)]
+        longest = len(range(*slots.rows(instance).indices(slots.count)))
+        while True:
+            before, trigger, came = self._walk[walked[-1]]
+            if before == NULL:
+                break
+            if len(walked) == longest:
+                return UnknownPath(f"operation {int(slots.operation[walked[-1]])} waits for itself")
+            walked.append(before)
+            cuts.append(came)
+            triggers.append(trigger)
+        at = np.array(walked[::-1], dtype=np.int64)
+        cut = np.array(cuts[::-1], dtype=np.int64)
+        begin = np.concatenate([slots.arrival[at[:1]], cut[:-1]])
+        return self._split(at, begin, cut, np.array(triggers[::-1], dtype=np.int64))
+
+    def _split(
+        self,
+        at: NDArray[np.int64],
+        begin: NDArray[np.int64],
+        cut: NDArray[np.int64],
+        trigger: NDArray[np.int64],
+    ) -> CompletedPath | UnknownPath:
+        slots = self._slots
+        ready, operation = self._ready[at], slots.operation[at]
+        released = ready + slots.trace.operations.ints("external_delay_ns")[operation]
+        submitted, scheduled = slots.submitted[at], slots.scheduled[at]
+        unsubmitted = (submitted == NULL) & (slots.outcome[at] != EventOutcome.OK)
+        submitted = np.where(unsubmitted, cut, submitted)  # it ended without having been submitted
+        fixed = slots.fixed[at]
+        told = ~fixed & (scheduled != NULL)
+        problems = (
+            (ready == NULL, "a time that operation {} waits for is not known"),
+            (submitted == NULL, "when operation {} was submitted is not known"),
+            (submitted < released, "operation {} was submitted before its release"),
+            (cut < submitted, "operation {} ended before it was submitted"),
+            (told & (scheduled < submitted), "operation {} was scheduled before it was submitted"),
+        )
+        for wrong, reason in problems:
+            if wrong.any():
+                return UnknownPath(reason.format(int(operation[np.flatnonzero(wrong)[-1]])))
+        served = cut - submitted
+        queue = np.where(told, np.minimum(scheduled, cut) - submitted, 0)
+        whole = told & (slots.preemptions[at] == 0)
+        zero = np.zeros(len(at), dtype=np.int64)
+        spent = {
+            "lag": ready - begin,
+            "external_delay": released - ready,
+            "submission": submitted - released,
+            "queue": queue,
+            "resident": np.where(whole, served - queue, 0),
+            "preempted": zero,
+            "tool": np.where(fixed, served, 0),
+            "unsplit": np.where(fixed | whole, 0, served - queue),
+        }
+        columns = np.stack([spent[name] for name in PARTS], axis=1)
+        return CompletedPath(operation, begin, cut, trigger, columns)
 
 
-@dataclass(frozen=True)
-class _Before:
-    slot: int
-    trigger: Trigger
-    came_ns: int
+def _determining(slots: Slots, expected: Expected) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """By slot, the predecessor that determined its ready time and its trigger; `NULL` if it was the arrival.
 
+    It is `NULL` too where the ready time is not known.
+    """
+    ready = expected.full.exact_ns
+    none = np.iinfo(np.int64).max
+    best = np.full(slots.count, none, dtype=np.int64)
+    width = max(Trigger) + 1
 
-def _determining(expected: Expected, at: int, ready: int) -> _Before | None:
-    """The predecessor whose trigger determined a ready time; None if it was the arrival."""
-    candidates: list[tuple[int, int, int]] = []
+    def offer(target: NDArray[np.int64], source: NDArray[np.int64], trigger: NDArray[np.int64]) -> None:
+        np.minimum.at(best, target, source * width + trigger)
+
     for held in (expected.recorded, expected.state, expected.added):
-        into = held.into(at)
-        for position in range(into.start, into.stop):
-            if held.placed.satisfied_ns[position] == ready:
-                edge = int(held.placed.edge[position])
-                came = ready - int(held.edges.lag_ns[edge])
-                candidates.append((int(held.placed.source[position]), int(held.edges.trigger[edge]), came))
+        placed = held.placed
+        decides = (placed.satisfied_ns != NULL) & (placed.satisfied_ns == ready[placed.target])
+        trigger = held.edges.trigger[placed.edge[decides]]
+        offer(placed.target[decides], placed.source[decides], trigger)
     barriers = expected.barriers
-    candidates.extend(
-        (int(barriers.opener[pair]), int(Trigger.FINISH), ready)
-        for pair in barriers.over(at)
-        if barriers.opened_ns[pair] == ready
-    )
-    if not candidates:
-        return None
-    slot, trigger, came = min(candidates)
-    return _Before(slot, Trigger(trigger), came)
-
-
-def _split(slots: Slots, at: int, begin: int, ready: int, cut: int) -> Parts | UnknownPath:
-    """What the time of one step was spent on."""
-    operation = int(slots.operation[at])
-    delay = int(slots.trace.operations.ints("external_delay_ns")[operation])
-    lag, released = ready - begin, ready + delay
-    submitted = int(slots.submitted[at])
-    if submitted == NULL:
-        if slots.outcome[at] == EventOutcome.OK:
-            return UnknownPath(f"when operation {operation} was submitted is not known")
-        submitted = cut  # it ended without having been submitted
-    if submitted < released:
-        return UnknownPath(f"operation {operation} was submitted before its release")
-    if cut < submitted:
-        return UnknownPath(f"operation {operation} ended before it was submitted")
-    waited = Parts(lag=lag, external_delay=delay, submission=submitted - released)
-    served = cut - submitted
-    if slots.fixed[at]:
-        return waited + Parts(tool=served)
-    scheduled = int(slots.scheduled[at])
-    if scheduled == NULL:
-        return waited + Parts(unsplit=served)
-    if scheduled < submitted:
-        return UnknownPath(f"operation {operation} was scheduled before it was submitted")
-    queue = min(scheduled, cut) - submitted
-    if slots.preemptions[at] == 0:
-        return waited + Parts(queue=queue, resident=served - queue)
-    return waited + Parts(queue=queue, unsplit=served - queue)
+    decides = (barriers.satisfied_ns != NULL) & (barriers.satisfied_ns == ready[barriers.hold])
+    opener = barriers.opener[barriers.pair[decides]]
+    offer(barriers.hold[decides], opener, np.full(len(opener), int(Trigger.FINISH), dtype=np.int64))
+    found = best != none
+    return np.where(found, best // width, NULL), np.where(found, best % width, NULL)

@@ -155,11 +155,6 @@ class Held:
         placed = place(slots, edges)
         return cls(edges, placed, latest(slots.count, placed.target, placed.satisfied_ns))
 
-    def into(self, slot: int) -> slice:
-        """Which placed edges lead into a slot."""
-        low, high = np.searchsorted(self.placed.target, [slot, slot + 1])
-        return slice(int(low), int(high))
-
 
 @dataclass(frozen=True)
 class Barriers:
@@ -214,18 +209,6 @@ class Barriers:
         satisfied = opened_ns[pairs_held]
         bound = latest(slots.count, held, satisfied)
         return cls(groups, opened_ns, opener, held, pairs_held, satisfied, bound)
-
-    @cached_property
-    def _by_hold(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        order = np.argsort(self.hold, kind="stable")
-        return self.hold[order], self.pair[order]
-
-    def over(self, slot: int) -> NDArray[np.int64]:
-        """The pairs whose barrier held a slot."""
-        held, pair = self._by_hold
-        low, high = np.searchsorted(held, [slot, slot + 1])
-        found: NDArray[np.int64] = pair[low:high]
-        return found
 
 
 def _operations(members: Sequence[int]) -> NDArray[np.int64]:

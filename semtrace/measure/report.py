@@ -169,6 +169,7 @@ class Ledger:
         column: str | None = None,
         hint: str | None = None,
         weak: NDArray[np.bool_] | None = None,
+        weakness: str = "the times are not observed",
     ) -> None:
         """Judge cases, all at once.
 
@@ -181,10 +182,11 @@ class Ledger:
             column: the column concerned.
             hint: what to do about it.
             weak: which cases are known too loosely to be violations: they become notes and are not judged.
+            weakness: why they are.
         """
         if weak is not None:
             self._write(self.notes, requirement, wrong & weak, message, rows, table, column, hint)
-            self.skip(requirement, "the times are not observed", int(weak.sum()))
+            self.skip(requirement, weakness, int(weak.sum()))
             wrong, judged = wrong & ~weak, int((~weak).sum())
         else:
             judged = len(wrong)
