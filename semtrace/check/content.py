@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from semtrace.records.trace import Trace
 
 _KEPT_BYTES: Final = 64 << 20
+_ENCODINGS: Final = ("text", "json", "merge")
 
 
 class Reader:
@@ -180,7 +181,10 @@ def _json_list(text: str) -> bool:
         return False
 
 
-@rule("ST-CHAT-003", "ST-CHAT-004", "ST-CHAT-006")
+_MESSAGE_REQUIREMENTS: Final = ("ST-CHAT-003", "ST-CHAT-004", "ST-CHAT-006", "ST-CHAT-007")
+
+
+@rule("ST-CHAT-003", "ST-CHAT-004", "ST-CHAT-006", "ST-CHAT-007")
 def messages_rebuild(view: ContentView) -> Iterator[Finding]:
     """Envelopes fit their segments; the tools are a JSON list."""
     read = view.reader()
@@ -194,7 +198,7 @@ def messages_rebuild(view: ContentView) -> Iterator[Finding]:
     role, envelope = view.raw("segments", "role"), view.ints("segments", "envelope")
     chosen = np.flatnonzero((envelope[starts] != NULL) | (role[starts] == Role.TOOLS))
     artifact = view.ints("segments", "artifact")
-    problems: dict[str, dict[int, str]] = {"ST-CHAT-003": {}, "ST-CHAT-004": {}, "ST-CHAT-006": {}}
+    problems: dict[str, dict[int, str]] = {name: {} for name in _MESSAGE_REQUIREMENTS}
     judged: dict[tuple[int, ...], tuple[str, str] | None] = {}
     for at in chosen.tolist():
         start, pieces = int(starts[at]), artifact[starts[at] : ends[at]].tolist()
@@ -223,10 +227,27 @@ def _message_problem(
     texts = [content.decode() for content in contents if content is not None]
     if role is Role.TOOLS:
         return None if _json_list("".join(texts)) else ("ST-CHAT-006", "the tools are not a JSON list")
+    problem = None if envelope is None else _form_problem(envelope)
+    if problem:
+        return "ST-CHAT-007", problem
     try:
         return _rebuilt_problem(role, join_message(role, envelope, texts))
     except SemtraceError as error:
         return "ST-CHAT-003", error.message
+
+
+def _form_problem(envelope: bytes) -> str | None:
+    """What is wrong with an envelope by itself, None if nothing is."""
+    parsed = parse_canonical(envelope)
+    if set(parsed) != {"message", "slots"}:
+        return f"the envelope has the members {', '.join(sorted(parsed))}, must have message and slots"
+    if not isinstance(parsed["message"], dict) or not isinstance(parsed["slots"], list):
+        return "the envelope's message is no object, or its slots are no array"
+    for slot in parsed["slots"]:
+        formed = isinstance(slot, list) and [type(part) for part in slot] == [str, str, int]
+        if not formed or slot[1] not in _ENCODINGS or slot[2] < 1:
+            return f"{canonical_json(slot).decode()} is no slot: a pointer, an encoding, how many segments"
+    return None
 
 
 def _role_of(message: dict[str, Any]) -> Role | None:
@@ -246,7 +267,7 @@ def _rebuilt_problem(role: Role, message: dict[str, Any]) -> tuple[str, str] | N
     )
 
 
-@rule("ST-CHAT-005")
+@rule("ST-CHAT-005", "ST-CHAT-007")
 def outputs_rebuild(view: ContentView) -> Iterator[Finding]:
     """The envelope of an output fits the output, and makes an assistant message of it."""
     if not view.any_known("operations", "output_envelope"):
@@ -256,12 +277,17 @@ def outputs_rebuild(view: ContentView) -> Iterator[Finding]:
     codes, types = view.media_codes
     envelope, output = view.ints("operations", "output_envelope"), view.ints("operations", "output")
     problems: dict[int, str] = {}
+    malformed: dict[int, str] = {}
     for row in np.flatnonzero(envelope != NULL).tolist():
         if output[row] == NULL:
             problems[row] = f"operation {row} has an envelope for an output that it does not have"
             continue
         stored, content = read(int(envelope[row])), read(int(output[row]))
         if stored is None or content is None or not _is_utf8(content):
+            continue
+        problem = _form_problem(stored)
+        if problem:
+            malformed[row] = problem
             continue
         try:
             message = join_message(Role.ASSISTANT, stored, [content.decode()], types[codes[output[row]]])
@@ -271,6 +297,7 @@ def outputs_rebuild(view: ContentView) -> Iterator[Finding]:
         if _role_of(message) is not Role.ASSISTANT:
             problems[row] = f"operation {row} has an output that is sent as no assistant message"
     yield from _said("ST-CHAT-005", problems, "operations", "output_envelope")
+    yield from _said("ST-CHAT-007", malformed, "operations", "output_envelope")
 
 
 @rule("ST-SEG-013")

@@ -135,7 +135,7 @@ class Trace:
                 f"there is no artifact {row}",
                 code="order.reference",
                 path="artifacts",
-                requirement="ST-TAB-010",
+                requirement="ST-TAB-006",
             )
         digest = self.tables["artifacts"].array("digest")[row].as_py()
         return self.content.get(digest)
