@@ -1,6 +1,6 @@
 """Record AutoGen runs against the project's test server: the recordings beside this file are made by it.
 
-Run it in the environment of AutoGen, ``.venvs/autogen`` (``make .venvs/autogen``)::
+Run it in the environment of AutoGen, ``.venvs/autogen`` (``make .venvs/autogen/.installed``)::
 
     .venvs/autogen/bin/python examples/autogen/record.py [SCENARIO...] [--out DIR]
 
@@ -26,6 +26,7 @@ ROOT = HERE.parents[1]
 # The environment holds AutoGen only: the server and the handler need nothing but the standard library.
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "adapters"), str(HERE)]
 
+from openinference.instrumentation.autogen_agentchat import AutogenAgentChatInstrumentor  # noqa: E402
 from openinference.instrumentation.openai import OpenAIInstrumentor  # noqa: E402
 from opentelemetry import trace  # noqa: E402
 from opentelemetry.sdk.resources import Resource  # noqa: E402
@@ -44,8 +45,9 @@ if TYPE_CHECKING:
 class JsonLinesExporter(SpanExporter):
     """Writes each finished span as one line, in the form of the SDK's own ``to_json``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, always: bool) -> None:
         self.path: Path | None = None
+        self.always = always
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Append the spans to the current file; without one they are dropped."""
@@ -62,7 +64,7 @@ class JsonLinesExporter(SpanExporter):
 async def run(name: str, url: str, out: Path, exporter: JsonLinesExporter) -> int:
     """Run one scenario and write its recording; returns the number of stream items."""
     team, task = SCENARIOS[name](Endpoint(url))
-    exporter.path = None if name in WITHOUT_SPANS else out / "spans.jsonl"
+    exporter.path = out / "spans.jsonl" if exporter.always or name not in WITHOUT_SPANS else None
     items: list[dict[str, Any]] = []
     with recording(out / "events.jsonl"), (out / "stream.jsonl").open("w", encoding="utf-8") as stream:
         async for item in team.run_stream(task=task):
@@ -100,15 +102,21 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=HERE, help="folder of the recordings (default: beside this file)"
     )
+    parser.add_argument("--all-spans", action="store_true", help="record spans of the scenarios without, too")
+    parser.add_argument(
+        "--double", action="store_true", help="instrument AutoGen too: calls have two spans each"
+    )
     options = parser.parse_args()
     unknown = [s for s in options.scenarios if s not in SCENARIOS]
     if unknown:
         parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
-    exporter = JsonLinesExporter()
+    exporter = JsonLinesExporter(always=options.all_spans)
     provider = TracerProvider(resource=Resource({}))  # the default resource would name the process
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     OpenAIInstrumentor().instrument(tracer_provider=provider)
+    if options.double:
+        AutogenAgentChatInstrumentor().instrument(tracer_provider=provider)
     logging.getLogger("autogen_core").setLevel(logging.CRITICAL)  # tool errors are in the recording
     asyncio.run(run_all(options.scenarios or list(SCENARIOS), options.out, exporter))
     return 0

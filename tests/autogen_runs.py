@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from semtrace.records.execution import Execution
     from semtrace.records.trace import Trace
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "autogen"
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "autogen"
 """Recordings that the project made, see the README there."""
 
 
