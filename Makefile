@@ -29,6 +29,13 @@ test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.ins
 	.venvs/autogen/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
+.venvs/metagpt/.installed: tests/integration/requirements-metagpt.txt tests/integration/overrides-metagpt.txt
+	$(PYTHON) -m venv .venvs/metagpt
+	.venvs/metagpt/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
+	.venvs/metagpt/bin/uv pip install --quiet --python .venvs/metagpt/bin/python --no-deps \
+		--build-constraints tests/integration/overrides-metagpt.txt -r $<
+	touch $@
+
 lint: .venv/.installed
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)

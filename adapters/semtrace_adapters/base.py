@@ -94,6 +94,25 @@ class ImportOptions:
     progress: Callable[[int, int], None] | None = None
     values: Mapping[str, str] = field(default_factory=dict)
 
+    def refuse_unknown(self, adapter: str, known: Sequence[str]) -> None:
+        """Refuse options that an adapter does not have.
+
+        Args:
+            adapter: the adapter's name.
+            known: its options as a user writes them (`model=NAME`).
+
+        Raises:
+            UsageError: naming them, and the options that there are.
+        """
+        names = {option.partition("=")[0] for option in known}
+        unknown = sorted(set(self.values) - names)
+        if unknown:
+            raise UsageError(
+                f"no option {', '.join(unknown)}",
+                code="adapter.option",
+                hint=f"the options of {adapter} are: {', '.join(known) or 'none'}",
+            )
+
 
 class Adapter(Protocol):
     """One family of sources."""

@@ -25,6 +25,9 @@ def import_command(
         str | None,
         typer.Option("--adapter", metavar="NAME", help="The adapter; found by itself if left out."),
     ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the adapter.")
+    ] = None,
     directory: Annotated[
         bool, typer.Option("--directory", help="Write a directory instead of one ZIP file.")
     ] = False,
@@ -52,7 +55,7 @@ def import_command(
     check_output(output, overwrite=force)
     chosen = choose(sources, adapter)
     with progress("reading", quiet=json_output) as update:
-        result = chosen.read(sources, ImportOptions(progress=update))
+        result = chosen.read(sources, ImportOptions(progress=update, values=_options(settings or [])))
     files = [
         SourceFile(
             name=path.name,
@@ -89,8 +92,10 @@ def import_command(
         from rich.markup import escape
 
         lines: list[RenderableType] = [
-            (f"{chosen.name}: {value['tasks']} tasks, {value['operations']} operations, {value['edges']} edges "
-            f"from {len(files)} files"),
+            (
+                f"{chosen.name}: {value['tasks']} tasks, {value['operations']} operations, {value['edges']} edges "
+                f"from {len(files)} files"
+            ),
             *(escape(f"  {loss.effect:9} {loss.count:>5} × {loss.message}") for loss in result.loss),
             *finding_lines(findings),
             f"written to {escape(str(output))}",
@@ -99,3 +104,13 @@ def import_command(
 
     emit(value, as_json=json_output, text=text)
     return ExitCode.FINDINGS if findings else ExitCode.OK
+
+
+def _options(settings: list[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not key or not equals:
+            raise UsageError(f"--set {setting}: must be KEY=VALUE", code="import.set")
+        values[key] = value
+    return values

@@ -33,6 +33,7 @@ class AutoGenAdapter:
 
     def read(self, paths: Sequence[Path], options: ImportOptions) -> ImportResult:
         """Read and merge the sources; see `semtrace_adapters.base.Adapter`."""
+        options.refuse_unknown(self.name, ())
         loss = LossReport()
         files = files_of(paths)
         kinds = {path: kind_of(path)[0] for path in files}

@@ -162,12 +162,13 @@ class MetaGPTAdapter:
             FormatError: nothing of MetaGPT's is in the sources.
             UsageError: a source cannot be read, or there is no such option.
         """
-        unknown = set(options.values) - {"model", "counts"}
-        if unknown or options.values.get("counts", "share") != "share":
+        known = ("model=NAME", "counts=share")
+        options.refuse_unknown(self.name, known)
+        if options.values.get("counts", "share") != "share":
             raise UsageError(
-                f"no option {', '.join(sorted(unknown)) or 'counts=' + options.values['counts']}",
+                f"no option counts={options.values['counts']}",
                 code="adapter.option",
-                hint="the options of metagpt are: model=NAME, counts=share",
+                hint=f"the options of {self.name} are: {', '.join(known)}",
             )
         for path in paths:
             if not path.exists():
