@@ -79,10 +79,15 @@ class ArrowFile:
                         path=name,
                         requirement="ST-BND-020",
                     )
-            strange = [field for field in self.schema if field.type not in _PLAIN_TYPES]
+            # names are decoded here, where bytes that are no text are damage
+            strange = [
+                f"{name} is {kind}"
+                for name, kind in zip(self.schema.names, self.schema.types, strict=True)
+                if kind not in _PLAIN_TYPES
+            ]
             if strange:
                 raise FormatError(
-                    f"the column {strange[0].name} is {strange[0].type}, which no table has",
+                    f"the column {strange[0]}, which no table has",
                     code="table.type",
                     path=name,
                     requirement="ST-TAB-002",

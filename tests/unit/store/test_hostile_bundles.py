@@ -1,0 +1,309 @@
+"""Bundles from strangers: damaged, lying or made to harm. Each ends in one of our errors, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import subprocess
+import sys
+import zipfile
+from contextlib import suppress
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from semtrace.build import TraceBuilder
+from semtrace.errors import FormatError, IntegrityError, SemtraceError
+from semtrace.records.document import canonical_json
+from semtrace.records.enums import OperationKind
+from semtrace.store import arrow
+from semtrace.store.arrow import MAGIC, ArrowFile, arrow_bytes
+from semtrace.store.bundle import open_bundle, write_bundle
+from semtrace.store.container import MANIFEST
+from semtrace.store.digests import artifact_digest, show
+
+
+def write(path, *, directory=False):
+    builder = TraceBuilder(origin_unix_ns=5)
+    task = builder.task("t", input="question")
+    base = None
+    for at in range(5):
+        operation = builder.operation(task, OperationKind.LLM, f"op {at}", started_ns=at)
+        builder.request(operation, [{"role": "user", "content": "x" * 300}], base=base)
+        builder.output(operation, f"a{at}")
+        builder.observe(operation, submitted_ns=at, finished_ns=at)
+        base = operation
+    built = builder.build()
+    write_bundle(path, built.trace, {"native": built.execution}, directory=directory)
+    return path
+
+
+def read_all(path):
+    """Everything that is in a bundle."""
+    bundle = open_bundle(path)
+    found = [bundle.trace, bundle.execution("native")]
+    for part in found:
+        assert all(part.content.get(digest) is not None for digest in part.content)
+    return {name: columns.data for part in found for name, columns in part.tables.items()}
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("raw") / "x").read_bytes()
+
+
+# -- damage -----------------------------------------------------------------------------------------------------
+
+
+def test_no_cut_goes_unnoticed(tmp_path, raw):
+    path = tmp_path / "x"
+    for length in [*range(0, len(raw), 97), len(raw) - 1]:
+        path.write_bytes(raw[:length])
+        with pytest.raises(SemtraceError):
+            read_all(path)
+
+
+def test_a_flipped_bit_is_noticed_or_changes_nothing_that_is_read(tmp_path, raw):
+    """Content lies under digests; what lies under none (dates in ZIP headers) is not read."""
+    path = tmp_path / "x"
+    path.write_bytes(raw)
+    whole = read_all(path)
+    rng = random.Random(3)
+    noticed = 0
+    places = [rng.randrange(len(raw)) for _ in range(150)]
+    places += [raw.index(b"PK\x01\x02") + at for at in range(46)] + list(range(len(raw) - 22, len(raw)))
+    for at in places:
+        damaged = bytearray(raw)
+        damaged[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            assert all(table.equals(whole[name]) for name, table in read_all(path).items())
+        except SemtraceError:
+            noticed += 1
+    assert noticed > 120
+
+
+def test_every_byte_of_every_member_is_under_a_digest(tmp_path, raw):
+    path = tmp_path / "x"
+    path.write_bytes(raw)
+    with zipfile.ZipFile(path) as archive:
+        infos = archive.infolist()
+    for info in infos:
+        start = info.header_offset + 30 + len(info.filename)
+        for at in {start, start + info.file_size // 2, start + info.file_size - 1}:
+            damaged = bytearray(raw)
+            damaged[at] ^= 0x10
+            path.write_bytes(damaged)
+            with pytest.raises(SemtraceError):
+                read_all(path)
+
+
+# -- lies that the digests confirm ------------------------------------------------------------------------------
+
+
+def forge(tmp_path, member, content, rows=None):
+    """A bundle with other bytes in one member, all digests made to fit, as a stranger can."""
+    tmp_path.mkdir(exist_ok=True)
+    path = write(tmp_path / "forged", directory=True)
+    values = json.loads((path / MANIFEST).read_bytes())
+    (path / member).write_bytes(content)
+    tables, packs = values["trace"]["tables"], values["trace"]["packs"]
+    for file in [*tables.values(), *packs]:
+        if file["path"] == member:
+            file |= {"bytes": len(content), "digest": show(artifact_digest(bytes(content)))}
+            if rows is not None:
+                file["rows"] = rows
+    del values["digest"]
+    values["digest"] = show(artifact_digest(canonical_json(values)))
+    (path / MANIFEST).write_bytes(canonical_json(values))
+    return path
+
+
+def members(tmp_path):
+    path = write(tmp_path / "whole", directory=True)
+    return {name: (path / name).read_bytes() for name in ("tables/operations.arrow", "artifacts/00000.arrow")}
+
+
+@pytest.mark.parametrize("member", ["tables/operations.arrow", "artifacts/00000.arrow"])
+def test_arrow_files_with_any_byte_wrong(tmp_path, member):
+    content = members(tmp_path)[member]
+    rng = random.Random(11)
+    for trial in range(80):
+        damaged = bytearray(content)
+        for _ in range(rng.choice([1, 1, 4])):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        if trial % 8 == 0:
+            del damaged[rng.randrange(len(damaged)) :]
+        path = forge(tmp_path / str(trial), member, bytes(damaged))
+        with suppress(
+            SemtraceError
+        ):  # some damage does not show: the digests say that this is what was meant
+            read_all(path)
+
+
+def test_column_names_that_are_no_text():
+    raw = arrow_bytes(pa.table({"colour": pa.array([1])})).tobytes()
+    with pytest.raises(IntegrityError):
+        ArrowFile(pa.py_buffer(raw.replace(b"colour", b"colo\xffr")), "x")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"x",
+        MAGIC,
+        MAGIC + b"\xff\xff\xff\xff\xff\xff\xff\x7f",
+        MAGIC + bytes(64),
+        b"PK\x03\x04" + bytes(99),
+    ],
+)
+@pytest.mark.parametrize("member", ["tables/operations.arrow", "artifacts/00000.arrow"])
+def test_bytes_that_are_no_arrow_file(tmp_path, content, member):
+    with pytest.raises(IntegrityError) as caught:
+        read_all(forge(tmp_path, member, content))
+    assert caught.value.requirement == "ST-BND-020"
+
+
+def test_nulls_in_columns_that_say_they_have_none(tmp_path):
+    path = write(tmp_path / "x", directory=True)
+    table = open_bundle(path).trace.operations.data
+    kinds = pa.array([1, None, 1, 1, 1], pa.uint8())
+    arrays = [kinds if name == "kind" else table.column(name) for name in table.schema.names]
+    hostile = arrow_bytes(pa.Table.from_arrays(arrays, schema=table.schema))
+    with pytest.raises(FormatError) as caught:
+        read_all(forge(tmp_path, "tables/operations.arrow", hostile))
+    assert caught.value.path == "operations.kind"
+
+
+def strange_types():
+    yield pa.array([[1]]), "list<item: int64>"
+    yield pa.array(["a"]).dictionary_encode(), None
+    yield pa.array([{"a": 1}]), "struct"
+    yield pa.array([1.5]), "double"
+    yield pa.array([None]), "null"
+    yield pa.array(["a"], pa.string_view()), "string_view"
+    yield pa.array([b"a" * 31], pa.binary(31)), "fixed_size_binary[31]"
+
+
+@pytest.mark.parametrize(
+    "array", [array for array, _ in strange_types()], ids=lambda array: str(array.type)[:20]
+)
+def test_types_that_no_table_has_are_refused_before_they_are_read(array, monkeypatch):
+    monkeypatch.setattr(pa.ipc, "read_record_batch", lambda *_: pytest.fail("was read"))
+    with pytest.raises(FormatError):
+        ArrowFile(pa.py_buffer(arrow_bytes(pa.table({"a": array}))), "x")
+
+
+@pytest.mark.parametrize("offsets", [[0, 8], [0, 99], [8, 0], [-1, 8]])
+def test_text_that_is_not_utf8_and_offsets_that_lead_outside(offsets):
+    table = pa.table({"a": ["untouched"[:8]]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    raw = bytearray(sink.getvalue().to_pybytes())
+    text = raw.index(b"untouche")
+    at = raw.rindex(np.array([0, 8], np.int32).tobytes(), 0, text)
+    raw[at : at + 8] = np.array(offsets, np.int32).tobytes()
+    raw[text : text + 8] = b"unt\xffuche"
+    with pytest.raises(IntegrityError):
+        ArrowFile(pa.py_buffer(bytes(raw)), "x").table()
+
+
+# -- bombs ------------------------------------------------------------------------------------------------------
+
+
+def zeros(rows):
+    return pa.table({"a": pa.array(np.zeros(rows, np.int64))})
+
+
+def test_the_claimed_sizes_are_added_up_without_decompressing(monkeypatch):
+    raw = pa.py_buffer(arrow_bytes(zeros(1_000_000)))
+    assert raw.size < 3_000
+    monkeypatch.setattr(arrow, "RAW_FLOOR", 8_000_000)
+    assert ArrowFile(raw, "x").table().num_rows == 1_000_000
+    monkeypatch.setattr(arrow, "RAW_FLOOR", 7_999_999)
+    monkeypatch.setattr(pa.ipc, "read_record_batch", lambda *_: pytest.fail("was decompressed"))
+    with pytest.raises(FormatError) as caught:
+        ArrowFile(raw, "x")
+    assert caught.value.requirement == "ST-BND-021"
+    monkeypatch.setattr(arrow, "RAW_FLOOR", 1 << 30)
+    monkeypatch.setattr(arrow, "RAW_CEILING", 1000)
+    with pytest.raises(FormatError):
+        ArrowFile(raw, "x")
+
+
+def test_what_is_well_filled_may_be_large(monkeypatch):
+    rng = np.random.default_rng(1)
+    table = pa.table({"a": pa.array(rng.integers(0, 2**62, 10_000))})
+    monkeypatch.setattr(arrow, "RAW_FLOOR", 10)
+    assert ArrowFile(pa.py_buffer(arrow_bytes(table)), "x").table().equals(table)
+
+
+@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
+def test_files_of_other_writers_are_read(codec):
+    table = pa.table(
+        {
+            "a": pa.array([1, None, 3], pa.uint32()),
+            "b": ["x", None, ""],
+            "c": pa.array([b"", b"1", None], pa.large_binary()),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_table(table, max_chunksize=2)
+        writer.write_batch(pa.RecordBatch.from_pylist([], table.schema))
+    file = ArrowFile(sink.getvalue(), "x")
+    assert file.batches == 3
+    assert file.table().equals(table)
+    assert [len(column) for column in file.first_column()] == [2, 1, 0]
+
+
+def test_a_buffer_that_claims_to_be_huge(tmp_path):
+    """A claim of 2^40 bytes in a file of a few hundred is refused by arithmetic, not by trying."""
+    raw = bytearray(arrow_bytes(pa.table({"a": pa.array([7] * 1000, pa.int64())})))
+    at = raw.index((8000).to_bytes(8, "little"))
+    raw[at : at + 8] = (1 << 40).to_bytes(8, "little")
+    with pytest.raises(FormatError, match=str(1 << 40)):
+        ArrowFile(pa.py_buffer(bytes(raw)), "x")
+    raw[at : at + 8] = (-2).to_bytes(8, "little", signed=True)
+    with pytest.raises(IntegrityError):
+        ArrowFile(pa.py_buffer(bytes(raw)), "x")
+    raw[at : at + 8] = (8001).to_bytes(8, "little")
+    with pytest.raises(IntegrityError):
+        ArrowFile(pa.py_buffer(bytes(raw)), "x").table()
+
+
+READ = """
+import resource, sys
+from semtrace.errors import SemtraceError
+from semtrace.store.bundle import open_bundle
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+try:
+    open_bundle(sys.argv[1]).trace
+except SemtraceError as error:
+    print(error.code)
+"""
+
+
+def test_a_bomb_is_refused_in_little_memory(tmp_path):
+    """A record batch of 32 MiB of zeros, a few KiB in the file, a hundred times."""
+    schema = pa.schema([pa.field("a", pa.int64())])
+    batch = pa.record_batch([pa.array(np.zeros(1 << 22, np.int64))], schema=schema)
+    end = 8  # bytes that end a stream
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema):
+        pass
+    head = sink.getvalue().to_pybytes()[:-end]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    one = sink.getvalue().to_pybytes()[len(head) : -end]
+    assert len(one) < 10_000
+    path = forge(tmp_path, "tables/operations.arrow", MAGIC + head + one * 100, 100 << 22)
+    done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "bundle.bomb"
+    used, limit = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, 1 << 20
+    assert used < limit, "KiB"
