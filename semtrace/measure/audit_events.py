@@ -269,18 +269,19 @@ def judge_counts(case: Case) -> None:
     model = (kind == OperationKind.LLM) | (kind == OperationKind.EMBED)
     # What failed was not sent, and what ended otherwise than recorded is another rule's matter.
     counts = model & case.as_recorded
-    must = counts & ~slots.fixed & (not case.native)
     for requirement, column in (("ST-AUD-020", "prompt_tokens"), ("ST-AUD-021", "output_tokens")):
         seen, recorded = slots.seen(column), slots.recorded(column)
-        judged = counts & (recorded != NULL) & (must | (seen != NULL))
-        ledger.skip(
-            requirement, f"{column} not recorded in the trace", int((counts & (recorded == NULL)).sum())
-        )
-        unseen = counts & (recorded != NULL) & ~judged
-        ledger.skip(requirement, f"{column} not recorded in the execution", int(unseen.sum()))
+        # An embedding has no output to count.
+        whole = counts & ((column == "prompt_tokens") | (kind == OperationKind.LLM) | (seen != NULL))
+        must = whole & ~slots.fixed & (not case.native)
+        judged = whole & (recorded != NULL) & (must | (seen != NULL))
+        untold = int((whole & (recorded == NULL)).sum())
+        ledger.skip(requirement, f"{column} not recorded in the trace", untold)
+        unseen = int((whole & (recorded != NULL) & ~judged).sum())
+        ledger.skip(requirement, f"{column} not recorded in the execution", unseen)
         at = np.flatnonzero(judged)
 
-        def told(
+        def tokens(
             case_: int,
             at: NDArray[np.int64] = at,
             seen: NDArray[np.int64] = seen,
@@ -293,7 +294,7 @@ def judge_counts(case: Case) -> None:
             )
 
         hint = "a replay keeps the recorded input and output lengths"
-        case.judge(requirement, at, seen[at] != recorded[at], told, column=column, hint=hint)
+        case.judge(requirement, at, seen[at] != recorded[at], tokens, column=column, hint=hint)
 
 
 def judge_ids(case: Case) -> None:
