@@ -158,6 +158,10 @@ def judge(trace: Trace, plan: Plan) -> Judgement:
             summary, against = _judge_group(base, known, plan.groups[at], at)
             groups.append(summary)
             verdicts.extend(against)
+    # Judged task by task, told in the order of the plan: edges, then groups.
+    verdicts.sort(key=lambda each: (each.group is not None, each.edge or 0, each.group or 0))
+    groups.sort(key=lambda each: each.group)
+    redundant.sort()
     for verdict in verdicts:
         if not verdict.legal:
             table, row = (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from semtrace.records.columns import NULL
 from semtrace.records.document import Document
 from semtrace.records.execution import Backend as BackendFacts
 from semtrace.replay.backend import Report
@@ -54,7 +55,7 @@ class IdealBackend:
         yield from ()
 
     def submit(self, now_ns: int, requests: Sequence[Request]) -> None:
-        """Compute when each will have its first token and end."""
+        """Compute when each will have its first token and end; embeddings have no output tokens."""
         settings = self._settings
         for request in requests:
             prompt, output = self._prompt[request.operation], self._output[request.operation]
@@ -64,7 +65,7 @@ class IdealBackend:
                 "scheduled_ns": now_ns,
                 "first_token_ns": token if output > 0 else None,
                 "prompt_tokens": prompt,
-                "output_tokens": output,
+                "output_tokens": None if output == NULL else output,
                 "preemptions": 0,
                 "attempts": 1,
                 "server": 0,

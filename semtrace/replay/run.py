@@ -40,29 +40,19 @@ BACKENDS: Mapping[str, Callable[[Trace, Mapping[str, object]], Backend]] = {"ide
 def replay_findings(trace: Trace) -> Iterator[Finding]:
     """What keeps a trace from being replayed: counts and durations that are not known (ST-REL-011, ST-REL-012)."""
     backend = runs_on_backend(trace)
-    for column in ("prompt_tokens", "output_tokens"):
-        missing = backend & (trace.operations.ints(column) == NULL)
+    generates = backend & (trace.operations.ints("kind") == OperationKind.LLM)
+    for column, needs in (("prompt_tokens", backend), ("output_tokens", generates)):
         yield from found(
             "ST-REL-011",
-            missing,
+            needs & (trace.operations.ints(column) == NULL),
             f"the {column.replace('_', ' ')} of model operation {{row}} are not known, so its work is not fixed",
             table="operations",
             column=column,
-            hint="record with token counts (for streaming: include usage in the stream); an embedding has 0 output tokens",
+            hint="record with token counts (for streaming: include usage in the stream)",
         )
     yield from found(
-        "ST-REL-011",
-        backend
-        & (trace.operations.ints("kind") == OperationKind.EMBED)
-        & (trace.operations.ints("output_tokens") > 0),
-        "operation {row} is an embedding and has output tokens",
-        table="operations",
-        column="output_tokens",
-    )
-    missing = ~backend & (trace.operations.ints("duration_ns") == NULL)
-    yield from found(
         "ST-REL-012",
-        missing,
+        ~backend & (trace.operations.ints("duration_ns") == NULL),
         "the duration of operation {row} is not known, and it does not run on the backend",
         table="operations",
         column="duration_ns",

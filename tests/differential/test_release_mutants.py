@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from test_release_oracle import difference_of_seed
+from support.release_difference import difference_of_seed
 
 from semtrace.errors import ReplayError
 from semtrace.graph.resolve import resolve

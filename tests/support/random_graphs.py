@@ -24,7 +24,7 @@ def random_operation(rng: Random, name: str) -> dict[str, Any]:
     operation: dict[str, Any] = {"name": name, "kind": kind, "status": status, "delay_ns": rng.choice(SHORT)}
     if kind in {"llm", "embed"} and status in {"ok", "cancelled"}:
         operation["prompt"] = rng.randint(0, 3)
-        operation["output"] = 0 if kind == "embed" else rng.randint(0, 3)
+        operation["output"] = None if kind == "embed" else rng.randint(0, 3)
     else:
         operation["duration_ns"] = rng.choice((0, 0, 1, 3, 10))
     return operation

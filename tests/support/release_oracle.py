@@ -88,7 +88,7 @@ class InstanceByHand:
         release = ready + row["external_delay_ns"]
         model = row["kind"] in {OperationKind.LLM, OperationKind.EMBED}
         on_backend = model and row["status"] in {OperationStatus.OK, OperationStatus.CANCELLED}
-        prompt, output = row["prompt_tokens"], row["output_tokens"]
+        prompt, output = row["prompt_tokens"], row["output_tokens"] or 0
         event: Row = {
             "operation": operation,
             "ready_ns": ready,
@@ -100,7 +100,7 @@ class InstanceByHand:
             "prompt_tokens": prompt,
             "cached_tokens": None,
             "computed_prompt_tokens": None,
-            "output_tokens": output,
+            "output_tokens": row["output_tokens"],
             "output_ids": None,
             "preemptions": None,
             "attempts": None,

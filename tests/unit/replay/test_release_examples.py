@@ -20,7 +20,10 @@ PAGES = {"release.md": 3, "plans.md": 4, "scenario.md": 2}
 
 def blocks(page: str) -> list[dict[str, Any]]:
     text = (SPEC / page).read_text("utf-8")
-    return [json.loads(block) for block in re.findall(r"^```json example\n(.*?)^```", text, re.M | re.S)]
+    return [
+        json.loads(block)
+        for block in re.findall(r"^```json example\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
 
 
 EXAMPLES = [pytest.param(block, id=f"{page}-{at}") for page in PAGES for at, block in enumerate(blocks(page))]
