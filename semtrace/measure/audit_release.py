@@ -10,7 +10,7 @@ from semtrace.errors import SemtraceError
 from semtrace.measure.path import end_slot
 from semtrace.measure.ready import FREE
 from semtrace.measure.report import Lateness
-from semtrace.measure.slots import ranges
+from semtrace.measure.slots import after, ranges
 from semtrace.measure.stats import Distribution
 from semtrace.records.columns import NULL
 from semtrace.records.enums import AccessMode, Evidence, Trigger
@@ -242,7 +242,7 @@ def _judge_early(case: Case, explained: NDArray[np.bool_]) -> NDArray[np.bool_]:
     case.ledger.skip("ST-AUD-032", "no submission recorded", int((~timed).sum()))
 
     def before(at_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-        bound = np.where(at_ns == FREE, 0, at_ns) + delay
+        bound = after(np.where(at_ns == FREE, 0, at_ns), delay)
         found: NDArray[np.bool_] = timed & (at_ns != FREE) & (slots.submitted < bound)
         return found
 
@@ -295,7 +295,7 @@ def _judge_ready(case: Case, explained: NDArray[np.bool_]) -> None:
     case.judge(
         "ST-AUD-031",
         pairs,
-        released[pairs] != ready[pairs] + delay[pairs],
+        released[pairs] != after(ready[pairs], delay[pairs]),
         lambda i: (
             f"released at {int(released[pairs[i]])} ns, ready at {int(ready[pairs[i]])} ns with an external delay of "
             f"{int(delay[pairs[i]])} ns"
@@ -312,7 +312,7 @@ def _judge_late(case: Case, reported: NDArray[np.bool_]) -> Lateness | None:
         return None
     exact = case.expected.full.exact_ns
     known = (slots.submitted != NULL) & (exact != NULL)
-    late = slots.submitted - (exact + slots.recorded("external_delay_ns"))
+    late = slots.submitted - after(exact, slots.recorded("external_delay_ns"))
     ledger.skip("ST-AUD-033", "submission or release not known", int((~known).sum()))
     ledger.skip("ST-AUD-033", "submitted early, which is reported", int((known & reported).sum()))
     at = np.flatnonzero(known & ~reported)

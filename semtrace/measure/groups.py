@@ -11,7 +11,7 @@ import numpy as np
 
 from semtrace.measure.context import repeated_tokens, rounds
 from semtrace.measure.slots import ranges
-from semtrace.measure.stats import Distribution, Ratio
+from semtrace.measure.stats import Distribution, Ratio, total
 from semtrace.measure.waiting import joins
 from semtrace.records.columns import NULL
 from semtrace.records.enums import OperationKind, StageTemplate
@@ -169,13 +169,13 @@ class Tallies:
             prompt, output, cached = self._prompt[own], self._output[own], self._cached[own]
             repeated = self._repeated[own]
             told = (prompt != NULL) & (output != NULL) & (repeated != NULL)
-            tokens = int((prompt[told] + output[told]).sum())
+            tokens = total(prompt[told]) + total(output[told])
             hits = (prompt != NULL) & (cached != NULL)
             scheduled, submitted = slots.scheduled[own], slots.submitted[own]
             yield Context(
                 _distribution(prompt, prompt != NULL),
-                Ratio(int(repeated[told].sum()), tokens, int((~told).sum())),
-                Ratio(int(cached[hits].sum()), int(prompt[hits].sum()), int((~hits).sum())),
+                Ratio(total(repeated[told]), tokens, int((~told).sum())),
+                Ratio(total(cached[hits]), total(prompt[hits]), int((~hits).sum())),
                 _distribution(wait[waits], known[waits]),
                 _distribution(scheduled - submitted, (scheduled != NULL) & (submitted != NULL)),
             )

@@ -14,7 +14,7 @@ from semtrace.graph.resolve import plan_findings
 from semtrace.measure.groups import AgentMeasures, KindMeasures, StageMeasures, Tallies
 from semtrace.measure.path import CompletedPath, Parts, Paths, UnknownPath, end_slot
 from semtrace.measure.ready import Expected, no_plan
-from semtrace.measure.slots import Slots
+from semtrace.measure.slots import Slots, after
 from semtrace.measure.stats import Distribution, Ratio, number
 from semtrace.measure.width import Width
 from semtrace.records.columns import NULL
@@ -261,7 +261,7 @@ def measure(
     for parts in spent:
         total += parts
     widths = _widths(slots, tallies.ready)
-    late = slots.submitted - (expected.full.exact_ns + slots.recorded("external_delay_ns"))
+    late = slots.submitted - after(expected.full.exact_ns, slots.recorded("external_delay_ns"))
     judged = (slots.submitted != NULL) & (expected.full.exact_ns != NULL)
     every = widths.pop("all")
     rounds, redundancy = tallies.rounds()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from semtrace.measure.slots import after
 from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome, Trigger
 
@@ -212,7 +213,7 @@ class Paths:
     ) -> CompletedPath | UnknownPath:
         slots = self._slots
         ready, operation = self._ready[at], slots.operation[at]
-        released = ready + slots.trace.operations.ints("external_delay_ns")[operation]
+        released = after(ready, slots.trace.operations.ints("external_delay_ns")[operation])
         submitted, scheduled = slots.submitted[at], slots.scheduled[at]
         unsubmitted = (submitted == NULL) & (slots.outcome[at] != EventOutcome.OK)
         submitted = np.where(unsubmitted, cut, submitted)  # it ended without having been submitted

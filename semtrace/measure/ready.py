@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from semtrace.graph.plan import dag
-from semtrace.measure.slots import ranges
+from semtrace.measure.slots import after, ranges
 from semtrace.records.columns import NULL
 from semtrace.records.enums import EdgeKind, Trigger
 from semtrace.store.digests import show, work_digest
@@ -106,7 +106,7 @@ def place(slots: Slots, edges: Edges) -> Placed:
     came = slots.finished[source]
     came = np.where(trigger == Trigger.START, slots.start_trigger[source], came)
     came = np.where(trigger == Trigger.FIRST_TOKEN, slots.first_token_trigger[source], came)
-    satisfied = np.where(came == NULL, NULL, came + edges.lag_ns[edge])
+    satisfied = np.where(came == NULL, NULL, after(came, edges.lag_ns[edge]))
     return Placed(target, source, edge, satisfied)
 
 

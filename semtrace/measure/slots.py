@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
     from semtrace.records.execution import Execution
     from semtrace.records.trace import Trace
+
+
+LAST_NS: Final = (1 << 63) - 1
+"""The last instant that there is (ST-REL-001)."""
+
+
+def after(at_ns: NDArray[np.int64], by_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Times moved by what is never negative; what would be past the last instant is at it."""
+    found: NDArray[np.int64] = np.minimum(at_ns, LAST_NS - by_ns) + by_ns
+    return found
 
 
 def ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -44,6 +44,12 @@ def percentile(ordered: Sequence[int] | NDArray[np.int64], p: Fraction) -> Fract
     return Fraction(below) if share == 0 else below + share * (int(ordered[low + 1]) - below)
 
 
+def total(values: NDArray[np.int64]) -> int:
+    """The exact sum of integers, however large."""
+    largest = int(np.abs(values).max(initial=0))
+    return int(values.sum()) if largest * len(values) < 1 << 63 else sum(values.tolist())
+
+
 def number(value: Fraction | None) -> int | float | None:
     """An exact value as JSON shows it: an integer where it is one, else the nearest float."""
     if value is None:
@@ -82,7 +88,7 @@ class Distribution:
         if len(ordered) == 0:
             return cls(0, unknown, 0, None, None, {})
         made = {name: percentile(ordered, p) for name, p in PERCENTILES.items()}
-        return cls(len(ordered), unknown, int(ordered.sum()), int(ordered[0]), int(ordered[-1]), made)
+        return cls(len(ordered), unknown, total(ordered), int(ordered[0]), int(ordered[-1]), made)
 
     @property
     def mean(self) -> Fraction | None:

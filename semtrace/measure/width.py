@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from semtrace.measure.stats import number
+from semtrace.measure.stats import number, total
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +56,7 @@ class Width:
         np.add.at(steps, at, changes)
         changed = steps != 0
         widths = np.cumsum(steps[changed])
-        area = int((end_ns - begin_ns).sum())
+        area = total(end_ns - begin_ns)
         return cls(int(widths.max(initial=0)), area, span_ns, unknown, times[changed], widths)
 
     @property

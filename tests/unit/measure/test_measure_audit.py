@@ -413,6 +413,13 @@ def test_reported_measures_are_recomputed():
     assert "invented is no measure" in audit(TRACE, execution, measures={"invented": 1}).findings[0].message
 
 
+def test_times_at_the_end_of_time_do_not_wrap_around():
+    last = (1 << 63) - 1
+    execution = change(run(TRACE), {1: {"finished_ns": last}, 3: {"submitted_ns": 5, "finished_ns": 55}})
+    assert "ST-AUD-032" in caught(TRACE, execution)
+    measure(TRACE, execution)
+
+
 def test_the_report_is_json():
     import json
 

@@ -58,6 +58,12 @@ def test_a_distribution_keeps_apart_what_is_not_known():
     }
 
 
+def test_sums_of_large_values_are_exact():
+    assert Distribution.of([1 << 62] * 3).total == 3 << 62
+    huge = np.array([1 << 62] * 3)
+    assert Width.of(huge * 0, huge, span_ns=1).area_ns == 3 << 62
+
+
 def test_a_distribution_of_nothing_has_no_values():
     shown = Distribution.of([], unknown=3).as_dict()
     assert (shown["count"], shown["unknown"], shown["mean"], shown["p95"]) == (0, 3, None, None)
