@@ -220,7 +220,7 @@ def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
                 milliseconds(agent[key]["p50"] if agent[key]["count"] else None)
                 for key in ("sync_wait_ns", "queue_ns")
             ),
-            str(agent["context_length"].get("p50", "unknown")),
+            str(agent["context_length"]["p50"]) if agent["context_length"]["count"] else "unknown",
         ]
         for agent in value["agents"]
     ]
