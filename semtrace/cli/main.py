@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import semtrace
-from semtrace.cli import bundles, inspect, plans, results, runs
+from semtrace.cli import bundles, inspect, plans, results, runs, streams
 
 app = typer.Typer(
     name="semtrace",
@@ -46,6 +46,8 @@ def _register() -> None:
     app.command("compare")(results.compare)
     app.command("pack")(bundles.pack)
     app.command("unpack")(bundles.unpack)
+    app.command("seal")(streams.seal)
+    app.command("convert")(streams.convert)
 
 
 _register()

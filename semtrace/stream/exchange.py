@@ -13,7 +13,7 @@ from semtrace.records.enums import Availability
 from semtrace.records.execution import Execution, ExecutionHeader
 from semtrace.records.execution_tables import EXECUTION_TABLE, EXECUTION_TABLES
 from semtrace.records.trace import Content, Trace
-from semtrace.records.trace_tables import TRACE_TABLE, TRACE_TABLES
+from semtrace.records.trace_tables import TRACE_TABLES
 from semtrace.store.bundle import BundleInfo
 from semtrace.store.container import replacing
 from semtrace.store.digests import detail_digest, execution_digest, show, trace_digest, work_digest
@@ -102,19 +102,20 @@ def write_stream(
         IntegrityError: the content of an artifact cannot be read.
     """
     executions = dict(sorted((executions or {}).items()))
-    facts = _facts(trace, executions, info or BundleInfo())
+    facts = facts_of(trace, executions, info or BundleInfo())
     with replacing(path, overwrite=overwrite) as temporary:
         try:
             with StreamWriter(temporary, form=wire.EXCHANGE) as writer:
                 for batch in _batches(_payloads(facts, trace, executions)):
                     writer.append_all(batch)
-            return writer.records
         except UsageError as error:
             error.path = str(path)
             raise
+    return writer.records
 
 
-def _facts(trace: Trace | None, executions: Mapping[str, Execution], info: BundleInfo) -> StreamFacts:
+def facts_of(trace: Trace | None, executions: Mapping[str, Execution], info: BundleInfo) -> StreamFacts:
+    """What a stream of these says of itself, digests computed."""
     stated = None
     if trace is not None:
         stated = TraceFacts(work_digest=show(work_digest(trace)), trace_digest=show(trace_digest(trace)))
@@ -142,10 +143,10 @@ def _facts(trace: Trace | None, executions: Mapping[str, Execution], info: Bundl
     )
 
 
-def _payloads(facts: StreamFacts, trace: Trace | None, executions: Mapping[str, Execution]) -> Iterator[bytes]:
-    yield wire.bytes_field(
-        wire.FACTS, stream_pb2.BundleFacts(json=facts.canonical()).SerializeToString()
-    )
+def _payloads(
+    facts: StreamFacts, trace: Trace | None, executions: Mapping[str, Execution]
+) -> Iterator[bytes]:
+    yield wire.bytes_field(wire.FACTS, stream_pb2.BundleFacts(json=facts.canonical()).SerializeToString())
     if trace is not None:
         for spec in TRACE_TABLES:
             yield from row_payloads(trace[spec.name])
@@ -278,13 +279,17 @@ class _Reader:
             raise _invalid("the stream has no facts", str(self.path), "ST-STR-020")
         if set(self._runs) != set(facts.executions):
             missing = ", ".join(sorted(set(facts.executions) - set(self._runs)))
-            raise _invalid(f"executions that the facts state are missing: {missing}", str(self.path), "ST-STR-044")
+            raise _invalid(
+                f"executions that the facts state are missing: {missing}", str(self.path), "ST-STR-044"
+            )
         for content in (self._content, *self._run_content.values()):
             for digest in content.unfinished():
                 raise _invalid(f"content {show(digest)} is not complete", str(self.path), "ST-STR-046")
         tables = {name: reader.table() for name, reader in self._tables.items()}
         if facts.trace is None and (any(table.num_rows for table in tables.values()) or list(self._content)):
-            raise _invalid("rows of a trace, and no digests of one in the facts", str(self.path), "ST-STR-044")
+            raise _invalid(
+                "rows of a trace, and no digests of one in the facts", str(self.path), "ST-STR-044"
+            )
         trace = None
         if facts.trace is not None:
             trace = Trace.from_arrow(tables, self._content)
@@ -325,7 +330,9 @@ class _Reader:
 
 def _details(stated: ExecutionFacts, where: str) -> list[str]:
     if set(stated.detail_digests) != set(stated.header.detail) or not set(stated.header.detail) <= _NAMES:
-        raise _invalid("the details of an execution are not those that its digests are of", where, "ST-STR-044")
+        raise _invalid(
+            "the details of an execution are not those that its digests are of", where, "ST-STR-044"
+        )
     return stated.header.detail
 
 

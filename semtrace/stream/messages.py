@@ -22,17 +22,14 @@ if TYPE_CHECKING:
     from semtrace.records.schema import Table
 
 _ENTITIES: Final = {table.entity: table for table in (*TRACE_TABLES, *EXECUTION_TABLES)}
-TABLE_OF: Final[dict[str, Table]] = {
-    field.name: _ENTITIES[field.message_type.name]
+_BODIES: Final = {
+    field.name: (field.number, _ENTITIES[field.message_type.name])
     for field in Record.DESCRIPTOR.oneofs_by_name["body"].fields
-    if field.message_type.name in _ENTITIES
+    if field.message_type is not None and field.message_type.name in _ENTITIES
 }
+TABLE_OF: Final[dict[str, Table]] = {body: table for body, (_, table) in _BODIES.items()}
 """By member of a record's body, the table whose row it is."""
-_NUMBER_OF: Final = {
-    TABLE_OF[field.name].name: field.number
-    for field in Record.DESCRIPTOR.oneofs_by_name["body"].fields
-    if field.name in TABLE_OF
-}
+_NUMBER_OF: Final = {table.name: number for number, table in _BODIES.values()}
 _SLICE: Final = 1 << 13
 _CHUNK_ROWS: Final = 1 << 14
 _CHUNK_BYTES: Final = 1 << 23
@@ -69,9 +66,7 @@ def parse_record(payload: bytes, where: str) -> tuple[Record, str]:
 def _has_unknown(message: Message) -> bool:
     if len(UnknownFieldSet(message)):
         return True
-    return any(
-        _has_unknown(value) for field, value in message.ListFields() if field.message_type is not None
-    )
+    return any(_has_unknown(value) for field, value in message.ListFields() if field.message_type is not None)
 
 
 def _unknown(what: str, where: str) -> UnsupportedError:

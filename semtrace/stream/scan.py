@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -22,7 +21,8 @@ from semtrace.stream.framing import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from io import BufferedReader
+    from pathlib import Path
+    from typing import BinaryIO
 
 _BLOCK = 1 << 20
 
@@ -101,7 +101,7 @@ class Scan:
                 f"cannot be read: {error.strerror}", code="file.unreadable", path=str(self.path)
             ) from error
 
-    def _file_header(self, file: BufferedReader, size: int) -> int:
+    def _file_header(self, file: BinaryIO, size: int) -> int:
         head = file.read(FILE_HEADER_BYTES)
         if not head.startswith(MAGIC[: len(head)]) or not head:
             raise FormatError(
@@ -126,7 +126,7 @@ class Scan:
             )
         return FILE_HEADER_BYTES
 
-    def _frames(self, file: BufferedReader, at: int, size: int) -> Iterator[RawRecord]:
+    def _frames(self, file: BinaryIO, at: int, size: int) -> Iterator[RawRecord]:
         expected = 0
         while at < size:
             head = file.read(FRAME_HEADER_BYTES)
@@ -152,13 +152,20 @@ class Scan:
                 return
             payload = file.read(length)
             if len(payload) < length:
-                self.torn = Damage(at, size, f"the file was cut short in record {ordinal} while it was read", 1)
+                self.torn = Damage(
+                    at, size, f"the file was cut short in record {ordinal} while it was read", 1
+                )
                 return
             if crc32(payload) != payload_check:
                 self._damaged(Damage(at, end, f"the content of record {ordinal} is not what was written", 1))
             elif ordinal < expected:
                 self._damaged(
-                    Damage(at, end, f"record {ordinal} stands after record {expected - 1}: repeated or out of place", 0)
+                    Damage(
+                        at,
+                        end,
+                        f"record {ordinal} stands after record {expected - 1}: repeated or out of place",
+                        0,
+                    )
                 )
             else:
                 if ordinal > expected:
@@ -174,9 +181,7 @@ class Scan:
         if last is not None and last.end == at and last.records is None:
             self.damage[-1] = Damage(last.offset, last.end, last.message, ordinal - expected)
             return
-        self._damaged(
-            Damage(at, at, f"records {expected} to {ordinal - 1} are missing", ordinal - expected)
-        )
+        self._damaged(Damage(at, at, f"records {expected} to {ordinal - 1} are missing", ordinal - expected))
 
     def _damaged(self, damage: Damage) -> None:
         if not self.recover:
@@ -189,7 +194,7 @@ class Scan:
             )
         self.damage.append(damage)
 
-    def _next_frame(self, file: BufferedReader, at: int, size: int) -> int:
+    def _next_frame(self, file: BinaryIO, at: int, size: int) -> int:
         """Where the next frame header is that is right, from `at` on; the end of the file if there is none."""
         while at < size:
             file.seek(at)

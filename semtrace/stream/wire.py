@@ -48,7 +48,9 @@ def _integer(number: int, value: int) -> bytes:
     return varint(number << 3) + varint(value) if value else b""
 
 
-def head_record(form: int, run: bytes, producer: str, version: str, process: int, created_unix_ns: int) -> bytes:
+def head_record(
+    form: int, run: bytes, producer: str, version: str, process: int, created_unix_ns: int
+) -> bytes:
     """The first record: what the stream is and who writes it.
 
     Args:

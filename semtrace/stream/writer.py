@@ -72,7 +72,10 @@ class StreamWriter:
             self._fd = os.open(path, flags, 0o666)
         except FileExistsError as error:
             raise UsageError(
-                "exists already", code="file.exists", path=str(path), hint="a stream is written once, by one writer"
+                "exists already",
+                code="file.exists",
+                path=str(path),
+                hint="a stream is written once, by one writer",
             ) from error
         except OSError as error:
             raise self._unwritable(error) from error

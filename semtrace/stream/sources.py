@@ -1,0 +1,112 @@
+"""Pieces of what the recorded program itself gave out, handed to the adapter that reads them."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from semtrace.errors import FormatError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from semtrace.records.execution import Execution
+    from semtrace.records.trace import Trace
+    from semtrace.store.manifest import Loss
+    from semtrace.stream.capture import CaptureFile
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The options that an adapter's `read` takes; none is set."""
+
+    progress: Callable[[int, int], None] | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+class ReadResult(Protocol):
+    """What an adapter's `read` returns."""
+
+    trace: Trace
+    execution: Execution | None
+    loss: list[Loss]
+
+
+@dataclass(frozen=True)
+class ReadSources:
+    """What an adapter made of the sources.
+
+    Attributes:
+        adapter: its name.
+        version: its version.
+        trace: the trace.
+        execution: the native run, if anything of it was observed.
+        loss: what was lost, unknown, inferred or repaired.
+    """
+
+    adapter: str
+    version: str
+    trace: Trace
+    execution: Execution | None
+    loss: list[Loss]
+
+
+def read_sources(files: Sequence[CaptureFile]) -> ReadSources:
+    """Let the adapter read the pieces of all captures of a run, each capture as files of its own.
+
+    Raises:
+        FormatError: they are of several adapters, or a name is not that of a file; or the adapter cannot use them.
+        UnsupportedError: the adapter is not installed.
+    """
+    names = sorted({source.adapter for file in files for source in file.sources})
+    if len(names) > 1:
+        raise FormatError(
+            f"the captures are for several adapters: {', '.join(names)}",
+            code="stream.adapters",
+            path=", ".join(str(file.path) for file in files),
+            requirement="ST-STR-061",
+        )
+    adapter: Any = _adapter(names[0])
+    with tempfile.TemporaryDirectory(prefix="semtrace-") as folder:
+        paths = [path for at, file in enumerate(files) for path in _write(file, Path(folder) / str(at))]
+        result: ReadResult = adapter.read(paths, ReadOptions())
+    return ReadSources(names[0], str(adapter.version), result.trace, result.execution, result.loss)
+
+
+def _adapter(name: str) -> object:
+    for entry in entry_points(group="semtrace.adapters"):
+        if entry.name == name:
+            return entry.load()
+    raise UnsupportedError(
+        f"the capture is for the adapter {name!r}, which is not installed",
+        code="stream.adapter",
+        requirement="ST-STR-061",
+        hint="install the package that has it",
+    )
+
+
+def _write(file: CaptureFile, folder: Path) -> list[Path]:
+    """Write the pieces of one capture as files of lines."""
+    lines: dict[str, list[bytes]] = defaultdict(list)
+    for source in file.sources:
+        if not _NAME.fullmatch(source.name):
+            raise FormatError(
+                f"{source.name!r} cannot be the name of a source",
+                code="stream.source",
+                path=str(file.path),
+                requirement="ST-STR-060",
+                hint="names are of letters, digits, '.', '_' and '-', at most 100, and begin with no '.'",
+            )
+        lines[source.name].append(source.data)
+    folder.mkdir()
+    for name, pieces in lines.items():
+        with (folder / name).open("wb") as out:
+            out.writelines(piece + b"\n" for piece in pieces)
+    return [folder / name for name in lines]
