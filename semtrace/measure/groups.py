@@ -141,10 +141,19 @@ class Tallies:
         self._repeated = repeated_tokens(slots.trace)[slots.operation]
 
     @cached_property
+    def _joins(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
+        return joins(self._slots.trace)
+
+    @property
+    def joins_unknown(self) -> int:
+        """Operations of tasks too large for their joins to be told."""
+        return int(np.isin(self._slots.recorded("task"), self._joins[2]).sum())
+
+    @cached_property
     def _waits(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """The slots that wait for a join, how long, and which of the waits are known."""
         slots = self._slots
-        end, join, _ = joins(slots.trace)
+        end, join, _ = self._joins
         low = np.searchsorted(join, slots.operation, side="left")
         counts = np.searchsorted(join, slots.operation, side="right") - low
         at = ranges(low, counts)

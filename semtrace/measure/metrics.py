@@ -127,6 +127,7 @@ class Measures:
         lateness: submitted - release, recomputed, in ns.
         stages: time by stage.
         agents: by agent.
+        joins_unknown: operations of tasks too large for their joins, and so synchronisation waits, to be told.
         kinds: by kind of operation.
         rounds: operations of a stage side by side, and what their prompts share.
         redundancy: (N - 1)·S of the prompt tokens of all rounds.
@@ -147,6 +148,7 @@ class Measures:
     lateness: Distribution
     stages: Sequence[StageMeasures]
     agents: Sequence[AgentMeasures]
+    joins_unknown: int
     kinds: Sequence[KindMeasures]
     rounds: Sequence[Round]
     redundancy: Ratio
@@ -196,6 +198,7 @@ class Measures:
             "lateness": self.lateness.as_dict(),
             "stages": [stage.as_dict() for stage in self.stages],
             "agents": [agent.as_dict() for agent in self.agents],
+            "joins_unknown": self.joins_unknown,
             "kinds": [kind.as_dict() for kind in self.kinds],
             "redundancy": {"rounds": len(self.rounds), **self.redundancy.as_dict()},
             "window": self.window.as_dict(),
@@ -287,6 +290,7 @@ def measure(
         lateness=Distribution.of(late[judged], int((~judged).sum())),
         stages=tallies.stages(),
         agents=tallies.agents(),
+        joins_unknown=tallies.joins_unknown,
         kinds=tallies.kinds(),
         rounds=rounds,
         redundancy=redundancy,

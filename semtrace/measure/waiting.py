@@ -17,26 +17,26 @@ LARGEST_TASK: Final = 50_000
 """Operations of the largest task in which branches are told apart; the bit sets of larger ones would not fit."""
 
 
-def joins(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+def joins(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
     """The joins of a trace with the ends of the branches that meet there (ST-MEA-043).
 
     A join is an operation with two or more branch ends. A branch end of v is the source of a recorded edge to v
     with trigger finish that is before no other such source.
 
     Returns:
-        Branch ends and joins, both operations, pairwise, sorted by join; and how many operations are in tasks too
-        large to be looked at.
+        Branch ends and joins, both operations, pairwise, sorted by join; and the tasks that are too large to be
+        looked at.
     """
     target, source = trace.edges.ints("target"), trace.edges.ints("source")
     ends = trace.edges.ints("trigger") == Trigger.FINISH
     offsets = trace.edge_offsets
     found_end: list[int] = []
     found_join: list[int] = []
-    left_out = 0
+    left_out: list[int] = []
     for task in range(trace.tasks.rows):
         rows = trace.task_rows("operations", task)
         if len(rows) > LARGEST_TASK:
-            left_out += len(rows)
+            left_out.append(task)
             continue
         low, high = int(offsets[rows.start]), int(offsets[rows.stop])
         if not _has_joins(target[low:high], source[low:high], ends[low:high]):

@@ -408,7 +408,15 @@ def test_joins_have_only_the_ends_of_branches():
     end, join, left_out = joins(trace)
     # 3 waits for 0, 1 and 2, but 0 is before 1; 4 waits for 3 alone.
     assert list(zip(end.tolist(), join.tolist(), strict=True)) == [(1, 3), (2, 3)]
-    assert left_out == 0
+    assert left_out == []
+
+
+def test_joins_that_are_not_looked_for_are_told(monkeypatch):
+    assert measure(TRACE, DAG).joins_unknown == 0
+    monkeypatch.setattr("semtrace.measure.waiting.LARGEST_TASK", 4)
+    measures = measure(TRACE, run(TRACE, arrivals=[0, 0]))
+    assert measures.joins_unknown == 10
+    assert all(agent.context.sync_wait_ns.count == 0 for agent in measures.agents)
 
 
 def test_other_work_is_refused():
