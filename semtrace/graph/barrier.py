@@ -2,7 +2,7 @@
 
 A *branch* of a stage is a nested stage, with all that is nested in it, or, where it has no nested stage, a
 session. Branches that depend on each other are put on levels, and only branches of one level, which are
-pairwise independent, are serialised. What the groups made so far order counts as a dependency too, so that the
+pairwise independent, are serialised (ST-PLAN-020 to ST-PLAN-026). What the groups made so far order counts as a dependency too, so that the
 groups of several stages cannot wait for each other: the plan is legal by construction, which `judge` proves again.
 """
 
@@ -83,7 +83,7 @@ def barrier(trace: Trace, rule: Rule, *, width: int = 1, stages: Sequence[int] |
 
 
 class _Order:
-    """The recorded edges of a task and the groups made so far.
+    """The recorded edges of a task and the groups made so far (ST-PLAN-021).
 
     Attributes:
         groups: the groups made so far.
@@ -179,6 +179,7 @@ class _Tree:
 
 
 def _chain(order: _Order, branches: Sequence[Branch], width: int, rule: str, label: str) -> Iterator[Group]:
+    """Groups in which branch i of a level waits for branch i - width (ST-PLAN-023, ST-PLAN-024)."""
     for level in _independent(order.links, branches):
         for before, after in zip(level, level[width:], strict=False):
             yield Group(
@@ -190,7 +191,7 @@ def _chain(order: _Order, branches: Sequence[Branch], width: int, rule: str, lab
 
 
 def _independent(links: Sequence[Link], branches: Sequence[Branch]) -> list[list[Branch]]:
-    """Branches by level; those of one level are pairwise independent.
+    """Branches by level (ST-PLAN-022); those of one level are pairwise independent.
 
     Branches that share an operation or depend on each other both ways, and those behind them, are left out.
     """
@@ -222,7 +223,7 @@ def _independent(links: Sequence[Link], branches: Sequence[Branch]) -> list[list
 
 
 def _levels(order: _Order, members: Sequence[int], label: str) -> Iterator[Group]:
-    """Groups between the hop depths of a stage.
+    """Groups between the hop depths of a stage (ST-PLAN-025).
 
     The depth of an operation is the greatest number of finish edges out of the stage's operations on a path to it.
     An operation that lets one of the next depth run beside it (start and first-token edges) is not waited for, and

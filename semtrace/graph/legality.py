@@ -41,7 +41,8 @@ class Verdict:
     """What an added constraint is, judged against the recorded edges.
 
     Attributes:
-        kind: `independent` (no path either way: legal), `redundant` (already implied: dropped), `contradicts` (the
+        kind: `independent` (no path either way: legal, ST-PLAN-015), `redundant` (already implied: legal, without
+            effect, ST-PLAN-014), `contradicts` (the
             source waits for the target: illegal), `overlaps` (a path lets the two overlap: illegal), `delays` (they
             are in this order already, the lag would only delay the target: illegal).
         source: operation waited for.

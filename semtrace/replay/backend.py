@@ -60,7 +60,10 @@ class Backend(Protocol):
         ...
 
     def submit(self, now_ns: int, requests: Sequence[Request]) -> None:
-        """Take requests, in order of (instance, operation); all of one instant may come in several calls."""
+        """Take requests, in order of (instance, operation).
+
+        Those of one instant may come in several calls: a backend that cares sorts them in `start` (ST-REL-017).
+        """
         ...
 
     def start(self, now_ns: int) -> None:

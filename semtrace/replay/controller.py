@@ -3,7 +3,7 @@
     ready(v)   = max over (u→v) of trigger(u) + lag         the instance's arrival, if v waits for nothing
     release(v) = ready(v) + external delay(v)
 
-At one instant everything settles, chains of zero duration included, before the backend starts work: so the
+These are ST-REL-005 to ST-REL-007; a virtual clock submits at exactly the release (ST-REL-008). At one instant everything settles, chains of zero duration included, before the backend starts work: so the
 outcome does not depend on the order in which things of one instant are found.
 """
 

@@ -121,6 +121,7 @@ def kept(trace: Trace, plan: Plan) -> bool:
 @FAIR
 @given(RANDOM)
 def test_barrier_plans_are_legal(rng: Random):
+    """ST-PLAN-027."""
     made = random_graph(rng, operations=12)
     plan = random_barrier(rng, made)
     assert judge(made.trace, plan).findings == []

@@ -56,7 +56,7 @@ CASES: dict[str, Case] = {
         "operations": [tool("a", 10), tool("b", 100), tool("c", 1, finish("a", 95), "b")],
         "events": [{"a": [0, 0, None, 10], "b": [0, 0, None, 100], "c": [105, 105, None, 106]}],
     },
-    # The start of `a` is its submission at 30, after its delay, not its ready time.
+    # The start of `a` is its submission at 30, after its delay, not its ready time (ST-REL-002, ST-REL-007).
     "a start trigger counts from the submission": {
         "operations": [tool("a", 10, delay_ns=30), tool("b", 1, start("a", 2), delay_ns=5)],
         "events": [{"a": [0, 30, None, 40], "b": [32, 37, None, 38]}],
@@ -66,7 +66,7 @@ CASES: dict[str, Case] = {
         "operations": [llm("a", 0, 21), tool("b", 3, start("a")), tool("c", 3, "b")],
         "events": [{"a": [0, 0, 100, 300], "b": [0, 0, None, 3], "c": [3, 3, None, 6]}],
     },
-    # First tokens at 110 with three outputs (end 130), with one (end 110); without any the end (110) stands for it.
+    # ST-REL-003. First tokens at 110 with three outputs (end 130), with one (end 110); without any the end (110) stands for it.
     "first tokens of three, one and no output": {
         "operations": [
             llm("three", 10, 3),
@@ -104,7 +104,8 @@ CASES: dict[str, Case] = {
             }
         ],
     },
-    # What failed is not sent to the backend: it takes its 40 ns though it has counts. The retry follows at 40 + 15.
+    # What failed is not sent to the backend: it takes its 40 ns though it has counts. It ends as it did (ST-REL-014), and
+    # the retry follows at 40 + 15 (ST-REL-015).
     "a failed call and its retry": {
         "operations": [
             llm("call", 500, 90, status="error", duration_ns=40),
@@ -177,7 +178,7 @@ CASES: dict[str, Case] = {
         "operations": [tool("a", 100), tool("b", 1, start("a", 70), finish("a", 0))],
         "events": [{"a": [0, 0, None, 100], "b": [100, 100, None, 101]}],
     },
-    # Both copies of both tasks arrive with their task and do not touch each other.
+    # Both copies of both tasks arrive with their task (ST-REL-006) and do not touch each other (ST-REL-009).
     "copies keep apart": {
         "tasks": [{"arrival_ns": 3}, {"arrival_ns": 1}],
         "operations": [
