@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from semtrace.build import TraceBuilder, explain_starts
@@ -129,7 +130,11 @@ def _describe(task: int, runs: list[TeamRun], rows: Rows, at: Point, merged: Mer
     """Name, input, output, outcome and answer of a task."""
     builder = rows.builder
     first, last = runs[0], runs[-1]
-    given = [m["content"] for m in first.start if isinstance(m.get("content"), str)]
+    start = first.start
+    if len(runs) == len(merged.streams) == 1 and not any("content" in m for m in start):
+        items = merged.streams[0].items  # AutoGen before 0.7 logs messages without their content
+        start = [i.message for i in itertools.takewhile(lambda i: i.source == "user", items)]
+    given = [m["content"] for m in start if isinstance(m.get("content"), str)]
     text = "\n".join(given) if given else None
     kind = first.kind if first.kind not in {"", "Agent"} else first.manager or "agents"
     answer = _answer(at)

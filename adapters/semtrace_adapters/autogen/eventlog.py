@@ -89,6 +89,11 @@ def is_event(value: Any) -> bool:
     return kind != "Message" or "delivery_stage" in value
 
 
+def is_delivery(event: dict[str, Any]) -> bool:
+    """Whether an event tells that a message reached a receiver."""
+    return str(event.get("delivery_stage", "")).endswith("DELIVER")
+
+
 def as_event(value: Any) -> dict[str, Any] | None:
     """The value as an AutoGen event: an object of a known type, its JSON, or agentchat's repr."""
     if isinstance(value, str):
@@ -253,8 +258,8 @@ def without_repeats(records: Iterable[Record]) -> tuple[list[Record], int]:
     last = ""
     repeats = 0
     for record in records:
-        if record.event is None or str(record.event.get("delivery_stage", "")).endswith("DELIVER"):
-            kept.append(record)  # one message is delivered to many: equal records are no repeats
+        if record.event is None:
+            kept.append(record)
             continue
         content = json.dumps(record.event, sort_keys=True)
         key = (record.time_ns, content)

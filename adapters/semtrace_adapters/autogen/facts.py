@@ -185,8 +185,11 @@ class Sent:
         if isinstance(result, dict):
             return objs(result.get("messages"))
         response = self.payload.get("response")
-        message = response.get("chat_message") if isinstance(response, dict) else self.payload.get("message")
-        return [message] if isinstance(message, dict) and "source" in message else []
+        if isinstance(response, dict):
+            made = [*objs(response.get("inner_messages")), response.get("chat_message")]
+        else:
+            made = [self.payload.get("message")]
+        return [m for m in made if isinstance(m, dict) and "source" in m]
 
 
 @dataclass

@@ -201,8 +201,6 @@ def _calls_of_messages(sent: Sequence[Sent], order_of: Callable[[int], float] | 
     made: list[Call] = []
     seen: set[str] = set()
     for item in sent:
-        if item.type != "GroupChatMessage":
-            continue
         for message in item.messages:
             usage, content = message.get("models_usage"), message.get("content")
             if not isinstance(usage, dict) or str(message.get("id")) in seen:
@@ -287,15 +285,17 @@ def _find_tools(merged: Merged, spans: SpanFacts, loss: LossReport) -> None:
         run.end_order = event.order
         if not run.times_seen and event.time_ns is not None:
             run.end_ns, run.end_exact = event.time_ns, True
-    told: dict[str, str] = {}
+    told: dict[str, tuple[str, int | None]] = {}
     for call in merged.calls:
         for message in call.messages or []:
             if message.get("role") == "tool" and isinstance(message.get("content"), str):
-                told.setdefault(str(message.get("tool_call_id")), message["content"])
+                told.setdefault(str(message.get("tool_call_id")), (message["content"], call.start_ns))
     for call in merged.calls:
         for run in merged.tools[id(call)]:
-            if run.result is None:
-                run.result = told.get(run.call_id or "")
+            content, sent_ns = told.get(run.call_id or "", (None, None))
+            run.result = run.result if run.result is not None else content
+            if run.end_ns is None:
+                run.end_ns = sent_ns  # it had ended when the next call was sent its result
             if run.start_ns is None:
                 asked = facts.asked.get(run.call_id or "")
                 run.start_ns = asked[2] if asked and asked[2] is not None else call.end_ns

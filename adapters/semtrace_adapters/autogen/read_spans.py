@@ -40,12 +40,13 @@ class Place:
     Attributes:
         agent: the agent whose handling of a message it is part of, by the runtime's id.
         names: names of the agents invoked around it, innermost first.
-        tools: ids of the tool calls that it runs inside of, innermost first.
+        tools: ids of the tool calls that it runs inside of, innermost first; None where no span tells of any tool
+            (AutoGen before 0.6.2 has none).
     """
 
     agent: Agent | None
     names: tuple[str, ...]
-    tools: tuple[str, ...]
+    tools: tuple[str, ...] | None
 
 
 @dataclass
@@ -90,7 +91,7 @@ def place_of(tree: SpanTree, span_id: str | None) -> Place:
         elif span.name.startswith("autogen process") and agent is None:
             agent = _handler(span)
             break  # what lies further up is the team that this agent's team runs inside of: see `enclosing`
-    return Place(agent, tuple(names), tuple(tools))
+    return Place(agent, tuple(names), tuple(tools) if tree.has_tools else None)
 
 
 def _handler(span: Span) -> Agent | None:

@@ -70,7 +70,7 @@ class Requests:
             self.loss.add(
                 "tools_offered.unknown",
                 "unknown",
-                "the event log does not say which tools a streamed call offered: its request is without them",
+                "the event log does not say which tools a call offered (streamed, or before 0.6): its request lacks them",
                 where=call.where,
             )
         base, known, marks = self._longest(row, call.messages, tools)

@@ -199,7 +199,7 @@ class Rows:
             self.loss.add(
                 "tools.duration_bound",
                 "estimated",
-                "a tool's end is known only as that of all tools that were called with it: an upper bound",
+                "a tool's end is known only as the time at which its agent went on: an upper bound",
                 where=run.name,
             )
         if run.result is None:
@@ -233,7 +233,7 @@ class Rows:
         self,
         kind: OperationKind,
         agent: str,
-        text: str,
+        text: str | None,
         task: int,
         stage: int | None,
         session: int | None,
@@ -254,10 +254,11 @@ class Rows:
             duration_ns=duration,
             duration_evidence=None if duration is None else Evidence.DERIVED,
         )
-        self.builder.output(row, text)
+        if text is not None:
+            self.builder.output(row, text)
         self.builder.observe(row, submitted_ns=start, finished_ns=end, evidence=Evidence.DERIVED)
         self.ends[row] = order
-        self.texts.append(TextRow(row, text, agent, order))
+        self.texts.append(TextRow(row, text or "", agent, order))
         return row
 
     def _since(self, time_ns: int | None) -> int | None:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.errors import FormatError, UsageError
 from semtrace_adapters.autogen.config import TeamConfig, is_component, read_config
-from semtrace_adapters.autogen.eventlog import CORE_EVENTS, BadLine, Record, read_line, without_repeats
+from semtrace_adapters.autogen.eventlog import (
+    CORE_EVENTS,
+    BadLine,
+    Record,
+    is_delivery,
+    read_line,
+    without_repeats,
+)
 from semtrace_adapters.autogen.read_stream import Stream, is_item, read_item
 from semtrace_adapters.autogen.spans import SpanTree, is_span, json_values, parse_spans
 
@@ -255,6 +262,8 @@ class Reader:
             elif record is not None:
                 if record.event is None:
                     others += 1
+                elif is_delivery(record.event):
+                    continue  # the same message was logged when it was sent; this is once for each receiver
                 record = replace(record, event=self._clean(line, record.event, record.where))
                 self.sources.records.append(record)
                 first += 1

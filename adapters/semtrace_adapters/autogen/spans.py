@@ -85,6 +85,11 @@ class SpanTree:
                 made.setdefault(str(span.parent_id), []).append(span)
         return made
 
+    @cached_property
+    def has_tools(self) -> bool:
+        """Whether spans tell which tool calls ran when. Valid once all spans are added."""
+        return any("gen_ai.tool.call.id" in span.attributes for span in self.spans.values())
+
     def ancestors(self, span_id: str | None) -> Iterator[Span]:
         """The span itself, its parent, and so on up; cut off where a file's spans go round in a circle."""
         seen: set[str] = set()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from semtrace_adapters.autogen.facts import Agent, Call, Sent, ToolRun
 from semtrace_adapters.autogen.from_calls import run_of_stream, runs_of_calls
+from semtrace_adapters.autogen.provenance import SHORTEST
 from semtrace_adapters.autogen.runs import MANAGERS, Body, Round, TeamRun, ToolStep, Turn
 
 if TYPE_CHECKING:
@@ -159,6 +160,16 @@ def _build(run: TeamRun, merged: Merged, loss: LossReport) -> None:
             _build(inner, merged, loss)
         items: list[Call | TeamRun] = [*turn.calls, *turn.runs]
         turn.body = build_body(turn.agent.name, items, merged, loss)
+        for step in turn.body.steps if turn.response is not None else []:
+            for tool in step.runs if isinstance(step, ToolStep) else []:
+                _bound(tool, turn)
+
+
+def _bound(tool: ToolRun, turn: Turn) -> None:
+    """A tool of whose end nothing else is known had ended when its agent answered."""
+    known = tool.times_seen or tool.end_exact
+    if turn.end_ns is not None and not known and (tool.end_ns is None or tool.end_ns > turn.end_ns):
+        tool.end_ns = turn.end_ns
 
 
 def _nest(merged: Merged, runs: list[TeamRun], loss: LossReport) -> None:
@@ -233,6 +244,7 @@ def build_body(name: str, items: list[Call | TeamRun], merged: Merged, loss: Los
     body = Body(name)
     pending: ToolStep | None = None
     inner: dict[int, list[Call | TeamRun]] = {}
+    agents = {item.source for item in items if isinstance(item, Call) and item.source is not None}
 
     def close() -> None:
         nonlocal pending
@@ -248,7 +260,7 @@ def build_body(name: str, items: list[Call | TeamRun], merged: Merged, loss: Los
         return item.order
 
     for item in sorted(items, key=order):
-        tool = _tool_of(item, pending, inner, loss) if pending is not None else None
+        tool = _tool_of(item, pending, inner, agents, loss) if pending is not None else None
         if tool is not None:
             inner.setdefault(id(tool), []).append(item)
             if isinstance(item, TeamRun):
@@ -271,12 +283,14 @@ def _tool_of(
     item: Call | TeamRun,
     pending: ToolStep,
     inner: dict[int, list[Call | TeamRun]],
+    agents: set[str],
     loss: LossReport,
 ) -> ToolRun | None:
     """The pending tool that a call or a team ran inside of, None if it is the agent's own.
 
     In order of worth: the spans around it; the tool results it was sent (an agent's own next call has those of the
-    pending tools); the name of the agent (AgentTool's tool has the agent's name); the task it was given.
+    pending tools); the name of the agent (AgentTool's tool has the agent's name); what the tool returned; the task
+    that it was given. ``agents`` are the names of all agents that are known to have made calls inside.
     """
     around = item.around if isinstance(item, Call) else item.place.tools if item.place else None
     by_id = {run.call_id: run for run in pending.runs if run.call_id}
@@ -286,10 +300,7 @@ def _tool_of(
         told = {str(m.get("tool_call_id")) for m in item.messages or [] if m.get("role") == "tool"}
         if told & set(by_id):
             return None
-        ends = [r.end_order for r in pending.runs]
-        if all(e is not None and e < item.order for e in ends) and not any(
-            r.end_order is not None and r.end_order > item.order for r in pending.runs
-        ):
+        if all(r.end_order is not None and r.end_order < item.order for r in pending.runs):
             return None
         for run in pending.runs:
             asked = {i for c in inner.get(id(run), []) if isinstance(c, Call) for i in c.call_ids}
@@ -300,14 +311,13 @@ def _tool_of(
     named = [r for r in running if r.name == name]
     if len(named) == 1:
         return named[0]
-    if (
-        name is not None
-    ):  # an agent of another name is not inside of a tool that runs an agent of its own name
-        running = [
-            r
-            for r in running
-            if all(not isinstance(c, Call) or c.source != r.name for c in inner.get(id(r), []))
-        ]
+    if name is not None or isinstance(item, TeamRun):
+        # Neither an agent of another name nor a team is inside of a tool that runs the agent of its own name.
+        running = [r for r in running if r.name not in agents]
+    if isinstance(item, TeamRun):
+        returned = [r for r in running if _returned(item, r)]
+        if len(returned) == 1:
+            return returned[0]
     given = [r for r in running if _task_of(r) is not None and _task_of(r) == _given(item)]
     candidates = given or running
     if candidates and not given:
@@ -323,6 +333,12 @@ def _tool_of(
             "several tools of one agent ran at once, and nothing tells which of them made a call: put to the first",
         )
     return candidates[0] if candidates else None
+
+
+def _returned(team: TeamRun, run: ToolRun) -> bool:
+    """Whether a tool returned what a team's last call had said."""
+    said = [c.text for t in team.turns() for c in t.calls if c.text]
+    return bool(said) and len(said[-1]) >= SHORTEST and said[-1] in (run.result or "")
 
 
 def _task_of(run: ToolRun) -> str | None:

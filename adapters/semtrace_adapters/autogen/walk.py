@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from semtrace.records.enums import EntityKind, Evidence, OperationKind, StageTemplate
 from semtrace_adapters.autogen.runs import TeamRun, ToolStep
+from semtrace_adapters.autogen.shape import text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,10 +205,9 @@ class Walk:
 
     def _speaker(self, turn: Turn, stage: int, at: Point) -> Part:
         """An agent that answered without a model: a person behind a proxy, or code."""
-        message = turn.response.messages[-1] if turn.response and turn.response.messages else {}
-        content = message.get("content")
-        if not isinstance(content, str):
+        if turn.response is None:
             return Part((), at)
+        content = text(turn.response.messages[-1].get("content")) if turn.response.messages else None
         person = turn.agent.name in self.people
         kind = OperationKind.HUMAN if person else OperationKind.TRANSFORM
         if not person:

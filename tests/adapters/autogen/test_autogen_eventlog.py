@@ -53,6 +53,25 @@ def test_a_log_without_times_takes_them_from_messages(tmp_path):
     assert ends[0] < ends[1]
 
 
+def test_logs_of_before_0_7(tmp_path):
+    # No tools in LLMCall (before 0.6); the response under another name, and messages without type and content.
+    log = conversation(4)
+    for _, event in log.lines:
+        event.pop("tools", None)
+        if event["type"] == "Message" and event["payload"].startswith("{"):
+            payload = json.loads(event["payload"])
+            if "response" in payload:
+                payload["agent_response"] = payload.pop("response")
+            for held in (payload.get("message"), payload.get("agent_response", {}).get("chat_message")):
+                if held:
+                    del held["type"], held["content"]
+            event["payload"] = json.dumps(payload)
+    run = load(log.write(tmp_path / "events.jsonl"))
+    assert run.edges(EdgeKind.CONTROL) == {("ann", "bob"), ("bob", "ann#2"), ("ann#2", "bob#2")}
+    assert run.tokens() == (170, 60)
+    assert run.losses["tools_offered.unknown"] == 4
+
+
 def test_other_lines_and_broken_ones(tmp_path):
     path = conversation(3).write(tmp_path / "app.log")
     lines = path.read_text(encoding="utf-8").splitlines()
