@@ -57,6 +57,7 @@ def segments_within_context(view: TraceView) -> Iterator[Finding]:
     rows = view.based
     if not len(rows):
         return
+    view.need("ST-CTX-001")
     base, count = view.ints("operations", "context_base"), view.ints("operations", "context_segments")
     length = view.input_length
     yield from found(
@@ -120,7 +121,7 @@ def cut_at_messages(view: TraceView) -> Iterator[Finding]:
     rows = view.based
     if not len(rows) or not view.rows("segments"):
         return
-    view.need("ST-ORD-002", "ST-CTX-001", "ST-CTX-003", "ST-SEG-001")
+    view.need("ST-ORD-002", "ST-ORD-003", "ST-CTX-003", "ST-SEG-001")
     base, count = view.ints("operations", "context_base"), view.ints("operations", "context_segments")
     held = holders(base, count, rows)
     own = count[rows] - count[held]

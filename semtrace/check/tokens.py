@@ -41,7 +41,7 @@ def tokens_add_up(view: TraceView) -> Iterator[Finding]:
     prompt = view.ints("operations", "prompt_tokens")
     if not view.rows("segments") or not (prompt != NULL).any():
         return
-    view.need("ST-ORD-002", "ST-CTX-001", "ST-CTX-003", "ST-OP-005")
+    view.need("ST-ORD-002", "ST-ORD-003", "ST-CTX-003", "ST-OP-005")
     added, parent = _added(view)
     if _is_exact(prompt, added, parent):
         return

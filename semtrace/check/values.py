@@ -59,12 +59,7 @@ def check_values(columns: Columns, rows_of: Mapping[str, int], ledger: Ledger) -
 
 
 def _column(columns: Columns, column: Column, rows_of: Mapping[str, int]) -> Iterator[Finding]:
-    table = columns.spec.name
     array = columns.array(column.name)
-    if array.null_count and not column.nullable:
-        message = "is null, which the column does not allow"
-        yield from found("ST-TAB-003", ~columns.known(column.name), message, table=table, column=column.name)
-        return
     if array.null_count == len(array):
         return
     if column.type is Physical.STRING:
