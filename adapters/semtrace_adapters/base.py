@@ -179,3 +179,17 @@ def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
             hint="name one with --adapter",
         )
     return known[sure[0][1]]
+
+
+def read_as(name: str, paths: Sequence[Path]) -> tuple[str, ImportResult]:
+    """Read sources with the adapter of this name: what sealing asks for, through the entry-point group `semtrace.sources`.
+
+    Returns:
+        The adapter's version, and what it made.
+
+    Raises:
+        UsageError: there is no adapter of this name.
+        FormatError: nothing in the sources could be used.
+    """
+    adapter = choose(paths, name)
+    return adapter.version, adapter.read(paths, ImportOptions())

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from semtrace.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from semtrace.records.execution import Execution
     from semtrace.records.trace import Trace
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from semtrace.stream.capture import CaptureFile
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """The options that an adapter's `read` takes; none is set."""
-
-    progress: Callable[[int, int], None] | None = None
-    values: Mapping[str, str] = field(default_factory=dict)
 
 
 class ReadResult(Protocol):
@@ -63,7 +55,8 @@ def read_sources(files: Sequence[CaptureFile]) -> ReadSources:
 
     Raises:
         FormatError: they are of several adapters, or a name is not that of a file; or the adapter cannot use them.
-        UnsupportedError: the adapter is not installed.
+        UsageError: there is no such adapter.
+        UnsupportedError: there are no adapters at all.
     """
     names = sorted({source.adapter for file in files for source in file.sources})
     if len(names) > 1:
@@ -73,22 +66,23 @@ def read_sources(files: Sequence[CaptureFile]) -> ReadSources:
             path=", ".join(str(file.path) for file in files),
             requirement="ST-STR-061",
         )
-    adapter: Any = _adapter(names[0])
+    read = _reader()
     with tempfile.TemporaryDirectory(prefix="semtrace-") as folder:
         paths = [path for at, file in enumerate(files) for path in _write(file, Path(folder) / str(at))]
-        result: ReadResult = adapter.read(paths, ReadOptions())
-    return ReadSources(names[0], str(adapter.version), result.trace, result.execution, result.loss)
+        version, result = read(names[0], paths)
+    return ReadSources(names[0], version, result.trace, result.execution, result.loss)
 
 
-def _adapter(name: str) -> object:
-    for entry in entry_points(group="semtrace.adapters"):
-        if entry.name == name:
-            return entry.load()
+def _reader() -> Callable[[str, Sequence[Path]], tuple[str, ReadResult]]:
+    """What reads sources by the name of an adapter; it is of the adapters' package, which this one does not import."""
+    for entry in entry_points(group="semtrace.sources"):
+        found: Callable[[str, Sequence[Path]], tuple[str, ReadResult]] = entry.load()
+        return found
     raise UnsupportedError(
-        f"the capture is for the adapter {name!r}, which is not installed",
+        "the captures are for an adapter, and none are installed",
         code="stream.adapter",
         requirement="ST-STR-061",
-        hint="install the package that has it",
+        hint="install the package that has the adapters",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -121,6 +122,7 @@ class StreamWriter:
             The ordinal of the first.
         """
         if any(len(payload) > MAX_PAYLOAD for payload in payloads):
+            self.note_lost("a record that is too large", len(payloads))
             raise FormatError(
                 f"a record of more than {MAX_PAYLOAD} bytes",
                 code="stream.size",
@@ -135,6 +137,7 @@ class StreamWriter:
                 hint="each process writes a stream of its own, with the same run",
             )
         if self._holder == threading.get_ident():  # a signal handler that records, while a record is written
+            self.note_lost("a record inside of a record", len(payloads))
             raise UsageError("a record inside of a record", code="stream.nested", path=str(self.path))
         with self._lock:
             self._holder = threading.get_ident()
@@ -150,7 +153,7 @@ class StreamWriter:
 
     def note_lost(self, reason: str, records: int = 1) -> None:
         """Count records that were lost before they came here: the stream states them before its next record."""
-        with self._lock:
+        with contextlib.nullcontext() if self._holder == threading.get_ident() else self._lock:
             self.lost += records
             self._unsaid += records
             self._reason = reason

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import logging
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class _Spans:
 
     def __init__(self) -> None:
         self.active: tuple[Any, ...] = ()
-        self.known: list[int] = []
+        self.known: weakref.WeakSet[Any] = weakref.WeakSet()  # providers that have it
         self.lock = threading.Lock()
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
@@ -143,9 +144,9 @@ def _provider(note: Note) -> Any:
             note("spans: the application's tracer provider takes no span processors")
             return None
     with _SPANS.lock:
-        if id(provider) not in _SPANS.known:
+        if provider not in _SPANS.known:
             provider.add_span_processor(_SPANS)
-            _SPANS.known.append(id(provider))
+            _SPANS.known.add(provider)
     return provider
 
 
