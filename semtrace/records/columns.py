@@ -10,7 +10,7 @@ import pyarrow as pa
 from semtrace.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -128,6 +128,21 @@ class Columns:
     def row(self, index: int) -> dict[str, object]:
         """One row as a dictionary, for messages and for showing; not for loops."""
         return {name: self.data.column(name)[index].as_py() for name in self.spec.by_name}
+
+
+def known_tables(names: Iterable[str], specs: Iterable[Table]) -> None:
+    """Refuse names of tables that the standard does not have.
+
+    Raises:
+        FormatError: naming them.
+    """
+    unknown = sorted(set(names) - {spec.name for spec in specs})
+    if unknown:
+        raise FormatError(
+            f"tables that the standard does not have: {', '.join(unknown)}",
+            code="bundle.table",
+            requirement="ST-TAB-001",
+        )
 
 
 def _has_float(values: Sequence[object] | NDArray[np.generic]) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from semtrace.records.columns import Columns
+from semtrace.records.columns import Columns, known_tables
 from semtrace.records.document import Document, Int64
 from semtrace.records.execution_tables import EXECUTION_TABLES
 from semtrace.records.trace import Content, MemoryContent
@@ -80,8 +80,9 @@ class Execution:
         """Make an execution of Arrow tables; tables left out are empty.
 
         Raises:
-            FormatError: a table does not have its declared columns.
+            FormatError: a table does not have its declared columns, or the standard has no such table.
         """
+        known_tables(tables, EXECUTION_TABLES)
         made = {spec.name: Columns(spec, tables.get(spec.name, spec.empty())) for spec in EXECUTION_TABLES}
         return cls(header, made, MemoryContent() if content is None else content)
 

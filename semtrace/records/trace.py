@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from semtrace.errors import IntegrityError
-from semtrace.records.columns import NULL, Columns
+from semtrace.records.columns import NULL, Columns, known_tables
 from semtrace.records.trace_tables import TRACE_TABLES
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ class Trace:
         """Make a trace of Arrow tables; tables left out are empty.
 
         Raises:
-            FormatError: a table does not have its declared columns.
+            FormatError: a table does not have its declared columns, or the standard has no such table.
         """
+        known_tables(tables, TRACE_TABLES)
         made = {spec.name: Columns(spec, tables.get(spec.name, spec.empty())) for spec in TRACE_TABLES}
         return cls(made, MemoryContent() if content is None else content)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from semtrace.errors import FormatError
 from semtrace.records.columns import NULL, Columns
+from semtrace.records.execution import Backend, Execution, ExecutionHeader
 from semtrace.records.schema import Column, Physical, Table
 from semtrace.records.trace import Trace
 from semtrace.records.trace_tables import EDGES, SEGMENTS, TASKS
@@ -28,6 +29,13 @@ SPEC = Table(
         Column(4, "text", Physical.STRING, ".", nullable=True),
         Column(5, "digest", Physical.BYTES32, ".", nullable=True),
     ),
+)
+HEADER = ExecutionHeader(
+    work_digest="blake3:" + "0" * 64,
+    mode="native",
+    clock="wall",
+    measured_at="client",
+    backend=Backend(name="x"),
 )
 
 
@@ -211,3 +219,10 @@ def test_a_task_is_a_slice_of_every_table_that_tasks_own():
     assert [list(trace.task_rows("edges", task)) for task in range(3)] == [[0, 1], [], []]
     assert trace.segment_offsets.tolist() == [0, 2, 2, 3, 4]
     assert trace.edge_offsets.tolist() == [0, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize("make", [Trace.from_arrow, lambda tables: Execution.from_arrow(HEADER, tables)])
+def test_a_table_that_the_standard_does_not_have_is_not_dropped(make):
+    with pytest.raises(FormatError, match="colours") as caught:
+        make({"colours": SPEC.empty()})
+    assert caught.value.requirement == "ST-TAB-001"
