@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Literal
 
 from semtrace.errors import UsageError
@@ -92,28 +91,43 @@ class _Order:
     """
 
     def __init__(self, constraints: Constraints, rows: range) -> None:
-        self._rows = rows
         self.groups: list[Group] = []
         self.recorded = recorded_links(constraints, rows)
         self.links = self.recorded
+        self._first_hub = rows.stop
+        self._into: dict[int, list[Link]] = defaultdict(list)
+        self._out: dict[int, list[int]] = defaultdict(list)
+        for link in self.recorded:
+            self._link(link)
+
+    def _link(self, link: Link) -> None:
+        target, source, _ = link
+        self._into[target].append(link)
+        self._out[source].append(target)
 
     def add(self, groups: Iterable[Group]) -> None:
         """Add groups; nothing that they hold may lead to what they wait for."""
         known = len(self.groups)
         self.groups.extend(groups)
-        if len(self.groups) == known:
-            return
-        into: dict[int, list[Link]] = defaultdict(list)
-        for link in self.recorded:
-            into[link[0]].append(link)
-        for hub, group in enumerate(self.groups, self._rows.stop):
-            into[hub] = [(hub, operation, Trigger.FINISH) for operation in group.wait]
+        for hub, group in enumerate(self.groups[known:], self._first_hub + known):
+            for operation in group.wait:
+                self._link((hub, operation, Trigger.FINISH))
             for operation in group.hold:
-                into[operation].append((operation, hub, Trigger.FINISH))
-        sources = {target: [source for _, source, _ in links] for target, links in into.items()}
-        self.links = [
-            link for node in TopologicalSorter(sources).static_order() for link in into.get(node, ())
-        ]
+                self._link((operation, hub, Trigger.FINISH))
+        if len(self.groups) > known:
+            self.links = self._in_order()
+
+    def _in_order(self) -> list[Link]:
+        missing = {target: len(links) for target, links in self._into.items()}
+        complete = [node for node in self._out if node not in missing]
+        links: list[Link] = []
+        for node in complete:  # grows while it is gone through
+            for target in self._out.get(node, ()):
+                missing[target] -= 1
+                if missing[target] == 0:
+                    complete.append(target)
+                    links.extend(self._into[target])
+        return links
 
 
 class _Tree:

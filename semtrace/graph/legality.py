@@ -42,9 +42,9 @@ class Verdict:
 
     Attributes:
         kind: `independent` (no path either way: legal, ST-PLAN-015), `redundant` (already implied: legal, without
-            effect, ST-PLAN-014), `contradicts` (the
-            source waits for the target: illegal), `overlaps` (a path lets the two overlap: illegal), `delays` (they
-            are in this order already, the lag would only delay the target: illegal).
+            effect, ST-PLAN-014), `contradicts` (the source waits for the target: illegal), `overlaps` (a path lets
+            the two overlap: illegal), `delays` (they are in this order already, the lag would only delay the
+            target: illegal).
         source: operation waited for.
         target: operation that waits.
         path: the recorded path that decides it, empty if independent.
