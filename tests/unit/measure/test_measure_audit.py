@@ -255,6 +255,17 @@ def test_a_state_reader_before_the_writer_is_caught():
     assert "operation 0, which wrote the state version 0 that it reads, finished at 44 ns" in finding.message
 
 
+def test_an_operation_may_read_what_it_wrote_itself():
+    b = TraceBuilder()
+    task = b.task("t", arrival_ns=0)
+    only = b.operation(task, TOOL, "only", duration_ns=9)
+    b.read(only, b.version(b.state("team", "board", task=task), "x", writer=only))
+    trace = b.build().trace
+    report = audit(trace, run(trace))
+    assert report.clean
+    assert report.rule("ST-AUD-036").judged == 0
+
+
 def test_a_failed_operation_takes_its_recorded_duration():
     b = TraceBuilder()
     task = b.task("t", arrival_ns=0)

@@ -103,6 +103,21 @@ def test_queue_and_lateness_are_parts():
     }
 
 
+def test_a_path_that_leaves_an_operation_before_it_is_scheduled_has_none_of_its_queue():
+    b = TraceBuilder()
+    task = b.task("t", arrival_ns=0)
+    first = b.operation(task, LLM, "first", prompt_tokens=5, output_tokens=1)
+    beside = b.operation(task, TOOL, "beside", duration_ns=100)
+    b.edge(beside, first, trigger=Trigger.START, lag_ns=3)
+    trace = b.build().trace
+    path = path_of(trace, change(run(trace), {0: {"scheduled_ns": 8}}))
+    assert [(s.operation, s.end_ns, s.trigger) for s in path.steps] == [
+        (0, 0, Trigger.START),
+        (1, 103, Trigger.FINISH),
+    ]
+    assert parts(path) == {"lag": 3, "tool": 100}
+
+
 @pytest.mark.parametrize("preemptions", [1, None])
 def test_what_preemption_took_is_not_guessed(preemptions):
     execution = change(DAG, {1: {"preemptions": preemptions, "scheduled_ns": 20}})
