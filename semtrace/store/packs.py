@@ -22,6 +22,7 @@ PACK_SCHEMA: Final = pa.schema(
         pa.field("content", pa.large_binary(), nullable=False),
     ]
 )
+_PACK_COLUMNS: Final = [(field.name, field.type) for field in PACK_SCHEMA]
 _BATCH_BYTES: Final = 1 << 20
 _PACK_BYTES: Final = 1 << 30
 _KEPT_BATCHES: Final = 8
@@ -35,7 +36,7 @@ class PackContent(Content):
         self._files = [ArrowFile(buffer, name) for name, buffer in buffers]
         self._kept: OrderedDict[tuple[int, int], pa.RecordBatch] = OrderedDict()
         for name, file in zip(self._names, self._files, strict=True):
-            if file.schema != PACK_SCHEMA:
+            if [(field.name, field.type) for field in file.schema] != _PACK_COLUMNS:
                 raise FormatError(
                     "not a pack of artifacts", code="bundle.pack", path=name, requirement="ST-BND-020"
                 )
