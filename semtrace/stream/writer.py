@@ -163,12 +163,13 @@ class StreamWriter:
             raise OSError(0, "the stream is closed")
         first = self.records
         records = list(payloads)
-        if self._unsaid:
-            records.insert(0, wire.gap_record(self._unsaid, self._reason))
+        said = self._unsaid
+        if said:
+            records.insert(0, wire.gap_record(said, self._reason))
         if first + len(records) > MAX_RECORDS:
             raise OSError(0, f"a stream has at most {MAX_RECORDS} records")
         self._write(b"".join(frame(first + at, record) for at, record in enumerate(records)), len(records))
-        self._unsaid = 0
+        self._unsaid -= said
         return self.records - len(payloads)
 
     def _write(self, data: bytes, records: int) -> None:
