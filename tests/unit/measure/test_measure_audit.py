@@ -142,6 +142,16 @@ def test_a_missing_operation_leaves_what_follows_unjudged():
     assert report.rule("ST-AUD-041").not_judged == {"times of the instance are reported as wrong": 1}
 
 
+def test_a_barrier_of_which_one_end_is_not_known_is_not_judged():
+    both = plan_of(TRACE, groups=[{"wait": [1, 2], "hold": [3]}])
+    execution = change(run(TRACE, both), {2: {"finished_ns": None}})
+    report = audit(TRACE, execution)
+    assert {finding.requirement for finding in report.findings} == {"ST-AUD-004"}
+    assert report.rule("ST-AUD-035").judged == 0
+    assert report.rule("ST-AUD-035").not_judged == {"one of the two times is not known": 1}
+    assert report.rule("ST-AUD-030").not_judged == {"a time that it waits for is not known": 2}
+
+
 def test_a_run_before_its_predecessors_end_is_early_even_where_another_time_is_not_known():
     execution = change(run(TRACE), {2: {"finished_ns": None}, 4: moved(run(TRACE), 4, -1, *ALL_TIMES)})
     assert caught(TRACE, execution) == {"ST-AUD-004", "ST-AUD-032"}

@@ -304,6 +304,25 @@ def test_data_reuse_counts_hits_where_they_are_known():
     assert (reuse["writer"].value, reuse["writer"].unknown) == (None, 1)
 
 
+def test_a_wait_that_its_times_contradict_is_unknown():
+    # Without the end of 2, the join has the ready time on record, which is before the search ended.
+    measures = measure(TRACE, change(DAG, {2: {"finished_ns": None}, 4: {"ready_ns": 100}}))
+    waits = {each.agent: each.context.sync_wait_ns for each in measures.agents}
+    assert (waits["analyst A"].count, waits["analyst A"].unknown) == (0, 1)
+    assert (waits["analyst B"].count, waits["analyst B"].unknown) == (0, 1)
+
+
+def test_constraints_in_a_circle_have_no_path():
+    b = TraceBuilder()
+    task = b.task("t", arrival_ns=0)
+    for name in "ab":
+        b.operation(task, TOOL, name, duration_ns=0)
+    trace = b.build().trace
+    circle = plan_of(trace, edges=[{"source": 0, "target": 1}, {"source": 1, "target": 0}])
+    (instance,) = measure(trace, run(trace), circle).instances
+    assert instance.path == UnknownPath("operation 1 waits for itself")
+
+
 def test_queue_waits_by_agent():
     execution = change(DAG, {1: {"scheduled_ns": 29}, 2: {"scheduled_ns": None}})
     queue = {each.agent: each.context.queue_ns for each in measure(TRACE, execution).agents}
@@ -386,6 +405,22 @@ def test_rounds_of_a_debate_share_topic_and_opinions():
     assert (first.repeated, second.repeated) == (4, 34)
     measures = measure(trace, run(trace, arrivals=[0, 0]))
     assert (measures.redundancy.part, measures.redundancy.whole) == (2 * 38, 2 * 69)
+
+
+def test_hidden_reasoning_is_not_shared_by_a_round():
+    b = TraceBuilder()
+    task = b.task("t", arrival_ns=0)
+    stage = b.stage(task, "s")
+    first = b.operation(task, LLM, "first", prompt_tokens=4, output_tokens=30, reasoning_tokens=25)
+    b.segment(first, Role.USER, "question", tokens=4)
+    b.output(first, "answer")
+    for name in "ab":
+        session = b.session(task, agent=name)
+        op = b.operation(task, LLM, name, stage=stage, session=session, prompt_tokens=11, output_tokens=1)
+        b.inherit(op, first, 2)
+        b.segment(op, Role.USER, f"go on, {name}", tokens=2)
+    (found,) = rounds(b.build().trace)
+    assert (found.operations, found.shared) == ((1, 2), 4 + 5)
 
 
 def test_rounds_of_nested_stages_are_rounds_of_the_stage_around():
