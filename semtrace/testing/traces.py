@@ -52,6 +52,7 @@ _WORDS: Final = [
     "or",
     "none",
 ]
+_KNOWN: Final = (Evidence.OBSERVED, Evidence.DERIVED, Evidence.INFERRED)
 _FAILED: Final = (OperationStatus.ERROR, OperationStatus.TIMEOUT)
 
 
@@ -88,6 +89,19 @@ def random_trace(seed: int, shape: TraceShape | None = None) -> BuiltTrace:
     return _Generator(seed, shape or TraceShape()).build()
 
 
+def random_requests(
+    seed: int, shape: TraceShape | None = None
+) -> tuple[BuiltTrace, dict[int, dict[str, Any]]]:
+    """The trace of `random_trace`, and the chat requests that it was made of, by operation.
+
+    A request has `messages`, and `tools` if there were any: what `semtrace.records.chat.rebuild_request` must give.
+    """
+    generator = _Generator(seed, shape or TraceShape())
+    built = generator.build()
+    final = built.ids["operations"]
+    return built, {final[at]: request for at, request in generator.requests.items()}
+
+
 @dataclass
 class _Session:
     """A session while it grows: its messages so far, its operations, what it has read."""
@@ -111,6 +125,7 @@ class _Generator:
         self.tokens: dict[int, int] = {}  # true length of each segment
         self.visible: dict[int, int] = {}  # true length of each output, without hidden reasoning
         self.texts: dict[int, str] = {}  # plain outputs
+        self.requests: dict[int, dict[str, Any]] = {}
         self.at_ns = 0
 
     # -- parts ------------------------------------------------------------------------------------------------
@@ -211,7 +226,7 @@ class _Generator:
             started_ns=self.rng.choice([None, self.at_ns]),
             external_delay_ns=self.rng.choice([0, 0, self.rng.randint(1, 9 * MS)]),
             duration_ns=duration,
-            duration_evidence=Evidence.INFERRED if duration is not None and self.chance(30) else None,
+            duration_evidence=None if duration is None else self.rng.choice(_KNOWN),
         )
         if session and session.last is None and self.operations and self.chance(50):
             self.b.update_session(session.row, parent_operation=self.rng.choice(self.operations))
@@ -263,6 +278,9 @@ class _Generator:
                 messages.append(self.message())
         base = session.last if session.last in self.visible and self.chance(85) else None
         self.b.request(operation, messages, session.tools, base=base, sources=sources)
+        self.requests[operation] = {"messages": list(messages)}
+        if session.tools is not None:
+            self.requests[operation]["tools"] = session.tools
 
     def message(self) -> dict[str, Any]:
         image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "low"}}
@@ -303,7 +321,7 @@ class _Generator:
         row["output_tokens"] = reasoning + spoken if counted or self.chance(30) else None
         row["reasoning_tokens"] = reasoning if self.chance(60) or (reasoning and self.exact) else None
         if row["prompt_tokens"] is not None or row["output_tokens"] is not None:
-            row["tokens_evidence"] = self.rng.choice([Evidence.OBSERVED, Evidence.DERIVED])
+            row["tokens_evidence"] = self.rng.choice(_KNOWN)
         row["finish_reason"] = self.rng.choice([None, *FinishReason])
         if self.chance(30):
             row["settings"] = self.b.json_artifact({"temperature": 0.5, "max_tokens": spoken})
@@ -342,7 +360,7 @@ class _Generator:
 
     def edges(self, operation: int) -> None:
         for source in self.rng.sample(self.operations, k=min(len(self.operations), self.rng.randrange(3))):
-            evidence = self.rng.choice([Evidence.OBSERVED, Evidence.DERIVED, Evidence.INFERRED])
+            evidence = self.rng.choice(_KNOWN)
             inferred = evidence is Evidence.INFERRED
             self.b.edge(
                 operation,
