@@ -44,6 +44,12 @@ def audit(
             "--tolerance-ns", min=0, help="Allowed lateness of a submission; as declared if left out."
         ),
     ] = None,
+    measures: Annotated[
+        Path | None,
+        typer.Option(
+            "--measures", metavar="FILE", help="Reported measures (measure --json), to be recomputed."
+        ),
+    ] = None,
     json_output: JsonOption = False,
 ) -> ExitCode:
     """Audit an execution: was the work the recorded work, and was every operation released when the plan says.
@@ -54,7 +60,16 @@ def audit(
 
     bundle = open_trace(trace)
     ran = open_execution(execution, bundle)
-    report = run(bundle.trace, ran, plan_of(plan, ran), tolerance_ns=tolerance_ns)
+    reported = None
+    if measures is not None:
+        from semtrace.records.document import read_values
+
+        reported = read_values(measures)
+        if not isinstance(reported, dict):
+            raise UsageError(
+                "must hold what measure --json prints", code="audit.measures", path=str(measures)
+            )
+    report = run(bundle.trace, ran, plan_of(plan, ran), tolerance_ns=tolerance_ns, measures=reported)
     value = report.as_dict()
 
     def text() -> "list[RenderableType]":

@@ -134,3 +134,12 @@ def test_pack_and_unpack_keep_every_digest(trace_file, tmp_path):
     assert run("pack", folder, "-o", again).code == 0
     assert again.read_bytes() == trace_file.read_bytes()
     assert run("check", folder).code == 0
+
+
+def test_reported_measures_are_audited(trace_file, replays, tmp_path):
+    reported = tmp_path / "measures.json"
+    reported.write_text(run("measure", trace_file, replays["dag"], "--json").out)
+    assert run("audit", trace_file, replays["dag"], "--measures", reported).code == 0
+    ran = run("audit", trace_file, replays["barrier"], "--measures", reported)
+    assert ran.code == 1
+    assert "ST-AUD-051" in ran.out
