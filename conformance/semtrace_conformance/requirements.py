@@ -19,6 +19,7 @@ Level = Literal["must", "should", "may", "definition"]
 ID: Final = re.compile(r"ST-[A-Z]+-\d{3}")
 _BEGIN: Final = re.compile(rf"^(?:[-*] +)?\*\*\[({ID.pattern})\]\*\* *(.*)$")
 _EXCLUSION: Final = re.compile(rf"^\| *({ID.pattern}) *\| *(.+?) *\|$")
+_EXAMPLE: Final = "```json example"
 _EXCLUSIONS: Final = "exclusions.md"
 
 
@@ -32,6 +33,7 @@ class Requirement:
         text: its text, on one line.
         file: name of the page.
         line: line of the page, from 1.
+        has_example: whether an example that tests execute follows, a block that begins with ` ```json example `.
     """
 
     id: str
@@ -39,6 +41,7 @@ class Requirement:
     text: str
     file: str
     line: int
+    has_example: bool = False
 
 
 def _level(text: str) -> Level:
@@ -57,17 +60,17 @@ def read_page(name: str, content: str) -> Iterator[Requirement]:
         content: its Markdown.
     """
     lines = content.splitlines()
-    for at, line in enumerate(lines):
-        begin = _BEGIN.match(line)
-        if begin is None:
-            continue
+    begins = [(at, begin) for at, line in enumerate(lines) if (begin := _BEGIN.match(line))]
+    ends = [*(at for at, _ in begins[1:]), len(lines)]
+    for (at, begin), end in zip(begins, ends, strict=bool(begins)):  # a page may have none
         parts = [begin[2]]
         for following in lines[at + 1 :]:
             if not following.strip() or _BEGIN.match(following):
                 break
             parts.append(following.strip())
         text = " ".join(part for part in parts if part)
-        yield Requirement(begin[1], _level(text), text, name, at + 1)
+        has_example = any(line == _EXAMPLE for line in lines[at:end])
+        yield Requirement(begin[1], _level(text), text, name, at + 1, has_example)
 
 
 def read_requirements(spec: Path) -> list[Requirement]:
