@@ -1,0 +1,235 @@
+"""The commands `certify` and `certificate`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semtrace.cli.common import JsonOption, command, emit, progress
+from semtrace.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from semtrace_conformance.certificate import Certificate
+    from semtrace_conformance.suite import Case, Suite
+
+
+class Action(StrEnum):
+    """What can be done with a certificate."""
+
+    VERIFY = "verify"
+
+
+@command
+def certify(
+    testee: Annotated[
+        str,
+        typer.Option("--testee", metavar="CMD", help="The command that starts the testee (protocol.md)."),
+    ],
+    profile: Annotated[
+        list[str] | None,
+        typer.Option("--profile", metavar="NAME", help="Only this profile; may be given again."),
+    ] = None,
+    case: Annotated[
+        list[str] | None,
+        typer.Option("--case", metavar="PATTERN", help="Only cases like reader/edge-*; may be given again."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="CERT", help="Write the certificate here, JSON.")
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML here.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page here.")
+    ] = None,
+    expect_failures: Annotated[
+        Path | None,
+        typer.Option(
+            "--expect-failures",
+            metavar="FILE",
+            help="Failures that are known, YAML: with exactly these, the command ends with 0.",
+        ),
+    ] = None,
+    time_scale: Annotated[
+        float,
+        typer.Option("--time-scale", min=0.01, max=100, help="Multiply the time that the testee has."),
+    ] = 1.0,
+    json_output: JsonOption = False,
+) -> ExitCode:
+    """Judge a reader, writer, planner, replayer or auditor against the standard, and write a certificate.
+
+    The harness checks itself first. Exit status: 0 conformant, 1 not, 2 no testee, no common protocol or a broken
+    harness, 3 nothing ran.
+    """
+    from semtrace_conformance.certificate import dump, make
+    from semtrace_conformance.known import read_known
+    from semtrace_conformance.process import Process, parse_command
+    from semtrace_conformance.reports import html as html_page
+    from semtrace_conformance.reports import junit as junit_text
+    from semtrace_conformance.runner import Limits, Runner, order
+    from semtrace_conformance.selfcheck import check_harness, check_suite
+    from semtrace_conformance.suite import find_suite
+
+    for path in (output, junit, html):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError("the folder is missing", code="file.folder", path=str(path.parent))
+    suite = find_suite()
+    check_suite(suite)
+    wanted = parse_command(testee)
+    known = read_known(expect_failures, suite) if expect_failures is not None else []
+    selected = order(suite.cases, lambda each: _selected(each, profile, case))
+    _some(selected, suite, profile, case)
+    check_harness()
+    with progress("certifying", quiet=json_output) as update:
+        runner = Runner(
+            suite, lambda folder: Process(wanted, folder), limits=Limits(scale=time_scale), progress=update
+        )
+        outcome = runner.run(selected)
+    certificate = make(suite, outcome, wanted, selection=[*(profile or []), *(case or [])], expected=known)
+    for path, text in (
+        (output, dump(certificate)),
+        (junit, junit_text(certificate)),
+        (html, html_page(certificate, suite)),
+    ):
+        if path is not None:
+            _write(path, text)
+    code, sentence = _end(certificate)
+    value = {
+        "conformant": certificate.conformant,
+        "exit": int(code),
+        "sentence": sentence,
+        "profiles": {name: claim.model_dump() for name, claim in certificate.profiles.items()},
+        "counts": certificate.counts.model_dump(),
+        "failing": [each.model_dump(exclude={"answer", "observed"}) for each in certificate.failing],
+        "certificate": str(output) if output is not None else None,
+        "digest": certificate.digest,
+    }
+    emit(value, as_json=json_output, text=lambda: _text(certificate, sentence, output))
+    return code
+
+
+def _selected(case: "Case", profiles: list[str] | None, patterns: list[str] | None) -> bool:
+    from fnmatch import fnmatchcase
+
+    return (not profiles or case.profile in profiles) and (
+        not patterns or any(fnmatchcase(case.id, pattern) for pattern in patterns)
+    )
+
+
+def _some(
+    selected: "list[Case]", suite: "Suite", profiles: list[str] | None, patterns: list[str] | None
+) -> None:
+    """Refuse a selection with a profile that there is not, or in which nothing is."""
+    names = sorted(suite.requirements.profiles)
+    for name in profiles or ():
+        if name not in names:
+            raise UsageError(
+                f"no profile {name!r}", code="certify.profile", hint=f"there are: {', '.join(names)}"
+            )
+    if not selected:
+        raise UsageError(f"no case is like {' or '.join(patterns or ())}", code="certify.case")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot be written: {error.strerror}", code="file.unwritable", path=str(path)
+        ) from error
+
+
+def _end(certificate: "Certificate") -> tuple[ExitCode, str]:
+    """How the command ends, and the one sentence that says why."""
+    from semtrace_conformance.known import surprises
+
+    counts = certificate.counts
+    name = f"{certificate.testee.name} {certificate.testee.version}"
+    if not counts.applicable:
+        claims = ", ".join(sorted(certificate.declared)) or "none"
+        return ExitCode.NOTHING_RAN, f"nothing ran: of the profiles asked for, {name} declares {claims}"
+    unexpected, passed = surprises(certificate)
+    if certificate.conformant and not passed:
+        claims = ", ".join(each for each, claim in certificate.profiles.items() if claim.of)
+        return ExitCode.OK, f"{name} is conformant: {claims} ({counts.counting} of {counts.applicable} cases)"
+    if unexpected:
+        share = f"{counts.counting} of {counts.applicable} cases count"
+        first = f"{unexpected[0]} is the first that does not"
+        return ExitCode.FINDINGS, f"{name} is not conformant: {share}, {first}"
+    if passed:
+        return (
+            ExitCode.USAGE,
+            f"the file of expected failures is out of date: {', '.join(passed[:5])} did not fail",
+        )
+    return (
+        ExitCode.OK,
+        f"{name} is not conformant; it failed in the {len(certificate.failing)} cases expected, and no other",
+    )
+
+
+def _text(certificate: "Certificate", sentence: str, output: Path | None) -> "list[RenderableType]":
+    from rich.markup import escape
+    from rich.table import Table
+
+    from semtrace_conformance.reports import why
+
+    table = Table("profile", "points", "of", "not applicable", "")
+    for name, claim in certificate.profiles.items():
+        mark = "[green]conformant[/green]" if claim.conformant else "[red]not conformant[/red]"
+        absent = ", ".join(f"{count} × {feature}" for feature, count in claim.not_applicable.items())
+        table.add_row(name, str(claim.points), str(claim.of), absent, mark if claim.of else "not claimed")
+    lines: list[RenderableType] = [table]
+    known = {each.case for each in certificate.expected_failures}
+    for result in certificate.failing[:50]:
+        lines.append(f"[red]✗[/red] {result.case}{' (expected)' if result.case in known else ''}")
+        lines.extend(f"    {escape(reason)}" for reason in why(result)[:5])
+        if result.stderr:
+            lines.append(f"    it wrote: {escape(result.stderr.strip().splitlines()[-1][:200])}")
+    if len(certificate.failing) > 50:
+        lines.append(f"and {len(certificate.failing) - 50} more")
+    lines.append(escape(sentence))
+    if output is not None:
+        lines.append(f"certificate written to {escape(str(output))}")
+    return lines
+
+
+@command
+def certificate(
+    action: Annotated[Action, typer.Argument(metavar="verify", help="What to do with it.")],
+    path: Annotated[Path, typer.Argument(metavar="CERT", help="A certificate.")],
+    json_output: JsonOption = False,
+) -> ExitCode:
+    """Verify a certificate: derive its points again from the answers that it holds, without the testee.
+
+    Exit status: 0 all is as it says, 1 something is not.
+    """
+    from semtrace_conformance.certificate import read, verify
+    from semtrace_conformance.suite import find_suite
+
+    del action  # there is one
+    read_one = read(path)
+    problems = verify(read_one, find_suite())
+    value: dict[str, Any] = {
+        "verified": not problems,
+        "problems": problems,
+        "testee": read_one.testee.model_dump(),
+        "conformant": read_one.conformant,
+        "suite": read_one.suite.model_dump(),
+        "digest": read_one.digest,
+    }
+    emit(value, as_json=json_output, text=lambda: _verified(read_one, problems))
+    return ExitCode.FINDINGS if problems else ExitCode.OK
+
+
+def _verified(certificate: "Certificate", problems: list[str]) -> "list[RenderableType]":
+    from rich.markup import escape
+
+    if problems:
+        return [*(f"[red]✗[/red] {escape(problem)}" for problem in problems), "not verified"]
+    claim = "conformant" if certificate.conformant else "not conformant"
+    name = escape(f"{certificate.testee.name} {certificate.testee.version}")
+    share = f"{certificate.counts.counting} of {certificate.counts.applicable} cases"
+    return [f"verified: {name} is {claim}, {share}, derived again from its record against this suite"]

@@ -1,0 +1,198 @@
+"""The book of cases: collects them, and writes them as the files of the suite."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from semtrace_conformance.making.draft import tables_file
+from semtrace_conformance.making.phases import PHASES, PROFILES, phase_of
+from semtrace_conformance.suite import SPEC, Case, Expected, Requirement, Requirements
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from semtrace_conformance.messages import Model
+
+Inputs = dict[str, bytes]
+
+
+@dataclass
+class Page:
+    """A case with its expected answer and all files of its inputs, those of its base included."""
+
+    case: Case
+    expected: Expected
+    files: Inputs
+
+
+@dataclass
+class Book:
+    """All cases."""
+
+    pages: dict[str, Page] = field(default_factory=dict)
+
+    def accept(
+        self,
+        name: str,
+        title: str,
+        requirements: Sequence[str],
+        *,
+        kind: str,
+        files: Mapping[str, bytes],
+        inputs: Mapping[str, str],
+        facts: Mapping[str, Any],
+        features: Sequence[str] = (),
+        ask: Mapping[str, Any] | None = None,
+        output: Literal["zip", "directory"] | None = None,
+        written: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add a case with right input.
+
+        Args:
+            name: `profile/name`.
+            title: what it shows.
+            requirements: what it tests.
+            kind: what is asked.
+            files: the files of its inputs.
+            inputs: by name, a file or folder among them.
+            facts: the facts expected.
+            features: features that it needs.
+            ask: further members of the question.
+            output: the form of what is to be written.
+            written: what is expected of it.
+        """
+        case = Case(
+            id=name,
+            title=title,
+            profile=name.split("/", maxsplit=1)[0],
+            kind=kind,
+            requirements=sorted(requirements),
+            features=sorted(features),
+            inputs=dict(inputs),
+            output=output,
+            ask=dict(ask or {}),
+        )
+        expected = Expected(
+            case=name, verdict="accept", facts=dict(facts), written=None if written is None else dict(written)
+        )
+        self._add(Page(case, expected, dict(files)))
+
+    def change(
+        self,
+        base: str,
+        name: str,
+        mutation: str,
+        requirements: Sequence[str],
+        *,
+        files: Mapping[str, bytes | None],
+        ask: Mapping[str, Any] | None = None,
+        links: Mapping[str, str] | None = None,
+        path: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
+        tests: Sequence[str] | None = None,
+    ) -> None:
+        """Add a one-step mutation of a case.
+
+        Args:
+            base: the case that it is a mutation of.
+            name: `profile/name`.
+            mutation: what the step is, in words that follow "…, but".
+            requirements: those of which any is a right reason, the first one meant.
+            files: files that are other than the base's, None for one that is gone.
+            ask: members of the question that are other than the base's.
+            links: links in the inputs, by name.
+            path: of a plan, what the path must be.
+            facts: of a fault that is found rather than refused, the facts expected.
+            tests: requirements that it tests, if not those that are right reasons.
+        """
+        before = self.pages[base]
+        whole = {**before.files, **files}
+        kept = {key: value for key, value in whole.items() if value is not None}
+        case = before.case.model_copy(
+            update={
+                "id": name,
+                "title": f"{before.case.title}, but {mutation}",
+                "requirements": sorted(tests or requirements),
+                "base": base,
+                "mutation": mutation,
+                "removed": sorted(key for key, value in files.items() if value is None),
+                "links": dict(links or {}),
+                "ask": {**before.case.ask, **(ask or {})},
+            }
+        )
+        if facts is not None:
+            expected = Expected(case=name, verdict="accept", facts=dict(facts))
+        else:
+            phases = {phase_of(each) for each in requirements}
+            if len(phases) != 1:
+                raise ValueError(f"{name}: reasons of several phases: {sorted(phases)}")
+            expected = Expected(
+                case=name,
+                verdict="reject",
+                phase=phases.pop(),
+                requirements=list(requirements),
+                path=None if path is None else dict(path),
+            )
+        self._add(Page(case, expected, kept))
+
+    def _add(self, page: Page) -> None:
+        if page.case.id in self.pages:
+            raise ValueError(f"{page.case.id} is there twice")
+        self.pages[page.case.id] = page
+
+    def requirements(self, pages: Mapping[str, str], excluded: Mapping[str, str]) -> Requirements:
+        """The list of what is scored.
+
+        Args:
+            pages: by requirement, the page of the spec that states it.
+            excluded: by requirement that no case tests, why.
+        """
+        tested: dict[str, list[str]] = {}
+        for page in self.pages.values():
+            for requirement in page.case.requirements:
+                tested.setdefault(requirement, []).append(page.case.id)
+        wrong = sorted(set(tested) - set(pages))
+        if wrong:
+            raise ValueError(f"cases test what the spec does not state: {wrong}")
+        return Requirements(
+            spec=SPEC,
+            phases=PHASES,
+            profiles=PROFILES,
+            requirements=[
+                Requirement(
+                    id=each,
+                    page=pages[each],
+                    cases=sorted(tested.get(each, ())),
+                    excluded=None if each in tested else excluded.get(each),
+                )
+                for each in sorted(pages)
+            ],
+        )
+
+    def write(self, root: Path) -> None:
+        """Write cases, expected answers and the tables below a folder."""
+        for page in self.pages.values():
+            folder = root / "cases" / page.case.id
+            _write(folder / "case.json", page.case)
+            _write(root / "expected" / f"{page.case.id}.json", page.expected)
+            base = self.pages[page.case.base].files if page.case.base is not None else {}
+            for name, content in page.files.items():
+                if base.get(name) != content:
+                    path = folder / "input" / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+        _write(root / "requirements" / f"tables-{SPEC}.json", tables_file())
+
+
+def _write(path: Path, model: Model) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = model.model_dump(exclude_defaults=True)
+    path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def write_requirements(root: Path, requirements: Requirements) -> None:
+    """Write the list of what is scored below a folder."""
+    _write(root / "requirements" / f"{SPEC}.json", requirements)

@@ -1,0 +1,64 @@
+"""The phases in which requirements are violated, and the features of each profile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from semtrace_conformance.messages import Phase
+
+PHASES: Final[dict[str, Phase]] = {
+    "ST-BND": "malformed",
+    "ST-BND-011": "integrity",
+    "ST-BND-012": "integrity",
+    "ST-BND-013": "integrity",
+    "ST-BND-014": "integrity",
+    "ST-BND-022": "integrity",
+    "ST-TAB-001": "malformed",
+    "ST-TAB-002": "malformed",
+    "ST-TAB-003": "malformed",
+    "ST-TAB-005": "malformed",
+    "ST-DOC": "malformed",
+    "ST-EVO": "unsupported",
+    "ST-DIG": "integrity",
+    "ST-ART-005": "integrity",
+    "ST-ART-006": "integrity",
+    "ST-ART-007": "integrity",
+    "ST-ART-008": "integrity",
+    "ST-REL": "unreplayable",
+    "ST-REL-021": "unsupported",
+    "ST-PLAN": "unreplayable",
+    "ST-SCN": "unreplayable",
+    "ST-SCN-010": "unsupported",
+    "ST-SCN-012": "unsupported",
+}
+"""By requirement or area; everything else is `invalid`."""
+
+PROFILES: Final[dict[str, dict[str, str]]] = {
+    "reader": {
+        "directory": "reads bundles that are directories",
+        "zip": "reads bundles that are ZIP files",
+        "executions": "reads and checks the executions in a bundle",
+        "requests": "rebuilds chat requests, and checks that they can be",
+    },
+    "writer": {
+        "directory": "writes bundles that are directories",
+        "zip": "writes bundles that are ZIP files",
+        "rewrite": "reads a bundle and writes it again in the other form",
+    },
+    "planner": {
+        "judge": "says whether a plan is legal, and why not",
+        "barrier": "makes barrier plans",
+    },
+    "release": {
+        "plans": "replays under plans that add constraints",
+        "arrivals": "replays with several instances: copies, recorded and drawn arrivals, closed loops",
+    },
+    "audit": {},
+}
+"""The features of each profile, and what each means."""
+
+
+def phase_of(requirement: str) -> Phase:
+    """The phase in which a requirement is violated."""
+    return PHASES.get(requirement) or PHASES.get(requirement.rsplit("-", 1)[0]) or "invalid"
