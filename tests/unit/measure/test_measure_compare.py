@@ -24,6 +24,7 @@ def without_instance(execution: Execution, row: int) -> Execution:
 
 
 def test_pairs_are_compared_instance_by_instance():
+    """ST-MEA-051."""
     first, second = run(TRACE, arrivals=[0, 10, 20]), run(TRACE, SERIAL, arrivals=[0, 10, 20])
     comparison = compare(TRACE, first, change(second, {14: {"finished_ns": 238}}), resamples=200)
     assert [pair.difference_ns for pair in comparison.pairs] == [30, 30, 60]

@@ -193,6 +193,7 @@ def test_width_counts_ready_operations_that_have_not_finished():
 
 
 def test_width_leaves_out_what_is_not_known():
+    """ST-MEA-003; what waits for an end that is not on record has the ready time that is, ST-MEA-004."""
     measures = measure(TRACE, change(DAG, {2: {"finished_ns": None}}))
     assert measures.width.unknown == 1  # 2 itself; what waits for it has a ready time on record
     assert measures.width.maximum == 1
@@ -201,6 +202,7 @@ def test_width_leaves_out_what_is_not_known():
 
 
 def test_deadlines_attainment_and_goodput():
+    """ST-MEA-023."""
     execution = run(TRACE, arrivals=[0, 10, 20, 400])
     held_up = change(
         execution,
@@ -237,6 +239,7 @@ def test_an_answer_that_was_refused_or_skipped_is_no_answer():
 
 
 def test_deadline_and_window_come_from_the_scenario_or_the_tasks():
+    """ST-MEA-020 and ST-MEA-022."""
     scenario = Scenario(copies=2, arrivals=Drawn(times_ns=[0, 50]), deadline_ns=10**9, window_ns=50)
     execution = replay(TRACE, dag(digest_of(TRACE)), scenario)
     measures = measure(TRACE, execution)
@@ -283,6 +286,7 @@ def test_counts_by_kind():
 
 
 def test_context_by_agent():
+    """ST-MEA-031."""
     agents = {each.agent: each.context for each in measure(TRACE, DAG).agents}
     assert list(agents) == ["planner", "analyst A", "analyst B", "writer"]
     overhead = {name: (each.overhead.part, each.overhead.whole) for name, each in agents.items()}
@@ -324,6 +328,7 @@ def test_constraints_in_a_circle_have_no_path():
 
 
 def test_queue_waits_by_agent():
+    """ST-MEA-032."""
     execution = change(DAG, {1: {"scheduled_ns": 29}, 2: {"scheduled_ns": None}})
     queue = {each.agent: each.context.queue_ns for each in measure(TRACE, execution).agents}
     assert (queue["analyst A"].total, queue["planner"].total) == (12, 0)

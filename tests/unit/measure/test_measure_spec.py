@@ -33,6 +33,7 @@ def holds(part: Any, whole: Any, where: str = "") -> None:
 
 @pytest.mark.parametrize("example", MEASURES, ids=[str(at) for at in range(len(MEASURES))])
 def test_measures_are_those_of_the_spec(example):
+    """The values of each example, and by them the members of a report, ST-MEA-060."""
     assert set(example) <= {"change", "deadline_ns", "window_ns", "gives"}
     options = {name: example[name] for name in ("deadline_ns", "window_ns") if name in example}
     holds(example["gives"], measure(RUN.trace, RUN.changed(example), **options).as_dict())
