@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import rfc8785
@@ -15,6 +16,7 @@ import yaml
 from blake3 import blake3
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -34,7 +36,19 @@ if TYPE_CHECKING:
 DOCUMENT_LIMIT = 64 * 1024 * 1024
 """Largest document read, in bytes."""
 
-Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63), PlainSerializer(str, str, when_used="json")]
+_DIGITS = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+
+
+def _from_digits(value: object) -> object:
+    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
+
+
+Int64 = Annotated[
+    int,
+    BeforeValidator(_from_digits),
+    Field(ge=-(1 << 63), lt=1 << 63),
+    PlainSerializer(str, str, when_used="json"),
+]
 """An integer that may be 2^53 or more, which canonical JSON does not have: written as a string (ST-DOC-004)."""
 
 
@@ -72,9 +86,11 @@ def _integer_or_double(digits: str) -> int | float:
 
 
 class Document(BaseModel):
-    """Base of all documents: strict keys, immutable."""
+    """Base of all documents: strict keys and types, immutable."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, validate_default=False, ser_json_inf_nan="strings")
+    model_config = ConfigDict(
+        extra="allow", frozen=True, strict=True, validate_default=False, ser_json_inf_nan="strings"
+    )
 
     def model_post_init(self, _context: object, /) -> None:
         """Refuse keys without a namespace that the document does not have."""

@@ -65,8 +65,16 @@ class Bundle:
     def __init__(self, container: Container) -> None:
         self._container = container
         self.path = container.path
-        raw = container.read(MANIFEST)
         where = f"{self.path}/{MANIFEST}"
+        names = container.names()
+        if MANIFEST not in names:
+            raise FormatError(
+                f"there is no {MANIFEST}",
+                code="bundle.manifest",
+                path=str(self.path),
+                requirement="ST-BND-001",
+            )
+        raw = container.read(MANIFEST)
         if raw.size > DOCUMENT_LIMIT:
             raise FormatError(
                 f"larger than {DOCUMENT_LIMIT} bytes",
@@ -93,7 +101,7 @@ class Bundle:
             )
         self.manifest = Manifest.unseal(stored, values, path=where)
         named = {MANIFEST, *(file.path for file in self.files())}
-        for name in container.names():
+        for name in names:
             if name not in named:
                 raise IntegrityError(
                     "a member that the manifest does not name",

@@ -249,7 +249,7 @@ def test_a_file_that_is_no_bundle(tmp_path: Path) -> None:
         path.write_bytes(content)
         error = fails(path)
         assert isinstance(error, (FormatError, IntegrityError))
-        assert error.requirement in {"ST-BND-002", "ST-BND-012"}
+        assert error.requirement in {"ST-BND-001", "ST-BND-002"}
 
 
 def test_a_file_that_is_cut_short(original: Path, tmp_path: Path) -> None:

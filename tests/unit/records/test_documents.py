@@ -177,3 +177,9 @@ def test_documents_do_not_change_and_digest_what_they_say():
     assert cart.content_digest() != Cart(name="b").content_digest()
     assert cart.content_digest().startswith("blake3:")
     assert "born_ns" not in cart.as_json(), "what is absent is left out"
+
+
+@pytest.mark.parametrize("value", ["3", 3.0, True, None])
+def test_values_of_another_type_are_refused_not_turned_into_the_right_one(value):
+    with pytest.raises(FormatError, match=r"wheels\.0\.radius"):
+        Cart.parse({"name": "a", "wheels": [{"radius": value}]}, path="x")
