@@ -283,6 +283,31 @@ class _Maker:
                 **values,
             )
             self._made("segments", row, made)
+        if not self.capture.whole:
+            self._cut_contexts()
+
+    def _cut_contexts(self) -> None:
+        """Let no operation inherit more than is here of the context of its base."""
+        builder = self.builder
+        operations = builder.rows["operations"]
+        changed = True
+        while changed:
+            changed = False
+            for row in self.capture.rows["operation"]:
+                operation = operations[self.ids["operations"][_id(row)]]
+                base = operation["context_base"]
+                if base is None:
+                    continue
+                held = len(builder.context(base)) + (operations[base]["output"] is not None)
+                if operation["context_segments"] > held:
+                    operation.update(context_base=None, context_segments=0)
+                    changed = True
+                    self._lose(
+                        "an operation inherits what is not in the capture",
+                        row.where,
+                        "ST-STR-053",
+                        "stream.dangling",
+                    )
 
     def _versions(self) -> None:
         """Versions, numbered in the order of their numbers, and of the capture where those are equal."""

@@ -65,7 +65,9 @@ def killed(folder, seed):
         assert source.key == str(size)
         assert source.data == bytes([size % 251]) * size
     assert len(found) >= len(promised)
-    assert len(found) - len(promised) <= 1 + 2, "the head, and at most one record of each thread not acknowledged yet"
+    assert len(found) - len(promised) <= 1 + 2, (
+        "the head, and at most one record of each thread not acknowledged yet"
+    )
     capture = read_capture(stream)
     assert not capture.closed
     assert (capture.torn is None) == (scan.torn is None)
@@ -80,13 +82,22 @@ def test_what_a_killed_recorder_acknowledged_is_recovered(tmp_path, capsys):
     if "SEMTRACE_KILLS" in os.environ:
         with capsys.disabled():
             torn, promised = sum(torn for torn, _ in outcomes), sum(promised for _, promised in outcomes)
-            print(f"\n{KILLS} kills, {torn} torn tails, {promised} acknowledged records, all recovered")
+            print(  # noqa: T201  # whoever asks for many kills wants the count
+                f"\n{KILLS} kills, {torn} torn tails, {promised} acknowledged records, all recovered"
+            )
 
 
 @pytest.mark.parametrize("cut", [1, 19, 20, 50])
 def test_a_tail_that_a_kill_tore_is_told_by_its_place(tmp_path, cut):
     path = tmp_path / "s.stsl"
-    words = [sys.executable, "-S", "-E", "-c", RECORDER.split("threads =")[0] + "\nstream.append(b'x' * 100)", ROOT]
+    words = [
+        sys.executable,
+        "-S",
+        "-E",
+        "-c",
+        RECORDER.split("threads =", maxsplit=1)[0] + "\nstream.append(b'x' * 100)",
+        ROOT,
+    ]
     subprocess.run([*words, path, tmp_path / "log", "0"], check=True)
     path.write_bytes(path.read_bytes()[:-cut])
     scan = Scan(path)

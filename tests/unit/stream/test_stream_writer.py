@@ -81,7 +81,7 @@ def test_a_closed_stream_takes_nothing_more(tmp_path):
 class Disk:
     """A disk with so much room: `os.write` writes what fits, then fails."""
 
-    def __init__(self, monkeypatch, room):
+    def __init__(self, monkeypatch, room) -> None:
         self.room = room
         self._write = os.write
         monkeypatch.setattr(writer.os, "write", self.write)
@@ -218,10 +218,10 @@ def test_losses_before_the_end_are_stated_at_the_end(tmp_path):
     assert found[2].end.records == 2
 
 
-def _run(code, *arguments, **options):
+def _run(code, *arguments: object):
     """Run Python code without any installed package: a recorder needs the standard library only."""
     words = [sys.executable, "-S", "-E", "-c", code, str(ROOT), *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, check=False, **options)
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 PRELUDE = """
@@ -235,7 +235,9 @@ from semtrace.stream.writer import StreamWriter
 
 
 def test_a_forked_process_cannot_write_its_parents_stream(tmp_path):
-    code = PRELUDE + """
+    code = (
+        PRELUDE
+        + """
 stream = StreamWriter(Path(sys.argv[2]))
 child = os.fork()
 if child == 0:
@@ -249,6 +251,7 @@ os.waitpid(child, 0)
 stream.append(wire.source_record("test", "lines", "1", b""))
 stream.close()
 """
+    )
     done = _run(code, tmp_path / "s")
     assert (done.returncode, done.stdout.strip()) == (0, "stream.process"), done.stderr
     assert keys(tmp_path / "s") == ["1"]
@@ -256,7 +259,9 @@ stream.close()
 
 def test_at_a_limit_of_the_file_size_what_was_acknowledged_stays(tmp_path):
     """A real limit of the system, in place of a full disk: writes come short, then fail."""
-    code = PRELUDE + """
+    code = (
+        PRELUDE
+        + """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 stream = StreamWriter(Path(sys.argv[2]))
@@ -273,6 +278,7 @@ stream.append(wire.source_record("test", "lines", "after", b""))
 stream.close()
 print(good)
 """
+    )
     done = _run(code, tmp_path / "s")
     assert done.returncode == 0, done.stderr
     good = int(done.stdout)
@@ -288,17 +294,18 @@ def test_on_a_real_full_disk_what_was_acknowledged_stays(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if mounted.returncode:
         pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
     try:
         stream = StreamWriter(disk / "s")
-        good = 0
         with pytest.raises(UsageError, match="No space left"):
-            while True:
-                stream.append(piece(good, 3000))
-                good += 1
+            [stream.append(piece(at, 3000)) for at in range(1000)]
+        good = stream.records - 1
         with pytest.raises(UsageError):
             stream.append(piece(good, 300_000))
         assert keys(disk / "s") == [str(at) for at in range(good)]
