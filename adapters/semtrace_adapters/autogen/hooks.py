@@ -20,45 +20,59 @@ if TYPE_CHECKING:
 
 
 class _Tap(logging.Filter):
-    """Hands a logger's records to a handler, and keeps those from all others that they would not have reached before."""
+    """Hands a logger's records to handlers, and keeps those from all others that they would not have reached before."""
 
-    def __init__(self, handler: logging.Handler, level: int) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
-        self._handler = handler
-        self._level = level
+        self.logger = logger
+        self.handlers: tuple[logging.Handler, ...] = ()
+        self._before = logger.level
+        self._effective = logger.getEffectiveLevel()
+        self._lowered = self._before
+        logger.addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record goes on to the logger's own handlers."""
-        self._handler.handle(record)
-        return record.levelno >= self._level
+        for handler in self.handlers:
+            handler.handle(record)
+        return record.levelno >= self._effective
+
+    def add(self, handler: logging.Handler, level: int) -> None:
+        """Hand records from a level on to a handler too."""
+        self.handlers += (handler,)
+        self._lowered = min(level, self.logger.getEffectiveLevel())
+        self.logger.setLevel(self._lowered)
+
+    def remove(self, handler: logging.Handler) -> bool:
+        """Take a handler off; with the last one the logger is as it was. Whether that was the last one."""
+        self.handlers = tuple(each for each in self.handlers if each is not handler)
+        if self.handlers:
+            return False
+        self.logger.removeFilter(self)
+        if self.logger.level == self._lowered:  # else the application has set another
+            self.logger.setLevel(self._before)
+        return True
+
+
+_TAPS: Final[dict[str, _Tap]] = {}
+_TAPS_LOCK: Final = threading.Lock()
 
 
 @contextlib.contextmanager
 def logged(handler: logging.Handler, levels: Mapping[str, int]) -> Iterator[None]:
     """Give a handler the records of loggers, by name, from a level on, without anybody else seeing more than before."""
-    undo: list[Callable[[], None]] = []
-
-    def tap(logger: logging.Logger, level: int) -> None:
-        before, effective = logger.level, logger.getEffectiveLevel()
-        lowered = min(level, effective)
-        made = _Tap(handler, effective)
-        logger.addFilter(made)
-        logger.setLevel(lowered)
-
-        def put_back() -> None:
-            logger.removeFilter(made)
-            if logger.level == lowered:  # else the application has set another
-                logger.setLevel(before)
-
-        undo.append(put_back)
-
-    for name, level in levels.items():
-        tap(logging.getLogger(name), level)
+    with _TAPS_LOCK:
+        for name, level in levels.items():
+            if name not in _TAPS:
+                _TAPS[name] = _Tap(logging.getLogger(name))
+            _TAPS[name].add(handler, level)
     try:
         yield
     finally:
-        for step in undo:
-            step()
+        with _TAPS_LOCK:
+            for name in levels:
+                if _TAPS[name].remove(handler):
+                    del _TAPS[name]
 
 
 class _Spans:
