@@ -392,7 +392,8 @@ function lz4Decoded(bytes) {
           if (more !== 255) return count;
         }
       };
-      at = literals(at, extended(token >> 4));
+      const literalCount = extended(token >> 4); // moves on to where the literals begin
+      at = literals(at, literalCount);
       if (at >= end) break;
       const distance = view.getUint16(at, true);
       at += 2;
@@ -613,7 +614,11 @@ function executionDigests(declared, stated, members) {
   const hashed = new Hashed(tables, stated.tables ?? {}, members);
   const context = "semtrace v1 execution";
   const digests = { execution_digest: hashed.root("execution_digest", context, EXECUTION_TABLES, ["run"]), detail_digests: {} };
-  for (const name of [...(stated.header?.detail ?? [])].sort()) {
+  const recorded = [...(stated.header?.detail ?? []), ...Object.keys(stated.detail_digests ?? {})];
+  const details = tables.map(({ name }) => name).filter((name) => !EXECUTION_TABLES.includes(name));
+  const unknown = recorded.find((name) => !details.includes(name));
+  if (unknown !== undefined) throw new Refused("ST-EXE-009", `${unknown} is no detail table`);
+  for (const name of details.filter((detail) => recorded.includes(detail))) {
     digests.detail_digests[name] = hashed.root(`detail_digests.${name}`, context, [name], ["run"]);
   }
   return { digests, levels: hashed.levels };
@@ -621,18 +626,11 @@ function executionDigests(declared, stated, members) {
 
 /** What a manifest states otherwise than it was computed, each in words. */
 function disagreements(where, stated, digests) {
-  const lines = [];
-  for (const [name, computed] of Object.entries(digests)) {
-    if (isObject(computed)) {
-      const there = stated[name] ?? {};
-      const extra = Object.keys(there).filter((key) => !Object.hasOwn(computed, key));
-      lines.push(...extra.map((key) => `ST-DIG-014: ${where}: ${name}.${key} is stated, and ${key} is not in detail`));
-      lines.push(...disagreements(`${where}: ${name}`, there, computed));
-    } else if (stated[name] !== computed) {
-      lines.push(`ST-DIG-014: ${where}: ${name} is stated as ${stated[name]} and is ${computed}`);
-    }
-  }
-  return lines;
+  return Object.entries(digests).flatMap(([name, computed]) => {
+    if (isObject(computed)) return disagreements(`${where}: ${name}`, stated[name] ?? {}, computed);
+    if (stated[name] === computed) return [];
+    return [`ST-DIG-014: ${where}: ${name} is stated as ${stated[name]} and is ${computed}`];
+  });
 }
 
 function digestsOf(path, declared, withLevels) {
