@@ -1,7 +1,7 @@
 """Arrow IPC files from strangers: read in bounded memory, with nothing in them that the standard does not use.
 
-The file is read front to back as the stream that it contains; its footer, which could say something else, is not
-trusted. Before a record batch is decompressed, the sizes that its buffers claim are added up (ST-BND-021).
+The file is read front to back as the stream that it contains; a footer that says something else, which other readers
+would go by, is damage. Before a record batch is decompressed, the sizes that its buffers claim are added up (ST-BND-021).
 """
 
 from __future__ import annotations
@@ -69,9 +69,12 @@ class ArrowFile:
         self._stream = buffer[len(MAGIC) :]
         try:
             self.schema: pa.Schema = pa.ipc.open_stream(self._stream).schema
-            for message in pa.ipc.MessageReader.open_stream(self._stream):
+            source = pa.BufferReader(self._stream)
+            places, at = [], source.tell()
+            for message in pa.ipc.MessageReader.open_stream(source):
                 if message.type == "record batch":
                     self._messages.append(message)
+                    places.append(len(MAGIC) + at)
                 elif message.type != "schema":
                     raise FormatError(
                         f"a {message.type} has no place in a table",
@@ -79,6 +82,7 @@ class ArrowFile:
                         path=name,
                         requirement="ST-BND-020",
                     )
+                at = source.tell()
             # names are decoded here, where bytes that are no text are damage
             strange = [
                 f"{name} is {kind}"
@@ -103,6 +107,12 @@ class ArrowFile:
                 path=name,
                 requirement="ST-BND-021",
             )
+        try:
+            named = _batches_of_footer(buffer)
+        except (struct.error, ValueError) as error:
+            raise damaged(name, f"no footer: {error}") from error
+        if named != places:
+            raise damaged(name, "its footer names other record batches than lie in it, or in another order")
 
     def batch(self, index: int) -> pa.RecordBatch:
         """A record batch, decompressed, its offsets and text checked.
@@ -138,6 +148,21 @@ class ArrowFile:
                 yield batch.column(0)
         except (pa.ArrowException, OSError) as error:
             raise damaged(self._name, error) from error
+
+
+def _batches_of_footer(buffer: pa.Buffer) -> list[int]:
+    """Where the footer of an Arrow IPC file says that its record batches begin (the Arrow format's File.fbs)."""
+    ending = buffer[max(0, buffer.size - 10) :].to_pybytes()
+    length = int.from_bytes(ending[:4], "little", signed=True)
+    start = buffer.size - len(ending) - length
+    if ending[4:] != MAGIC[:6] or length < 0 or start < len(MAGIC):
+        raise ValueError("the file does not end as an Arrow IPC file does")
+    flat = _Flatbuffer(buffer[start : start + length])
+    blocks = flat.field(flat.indirect(0), 3)
+    if blocks is None:
+        return []
+    vector = flat.indirect(blocks)
+    return [flat.number("<q", vector + 4 + 24 * index) for index in range(flat.number("<I", vector))]
 
 
 def _raw_size(message: pa.ipc.Message) -> int:

@@ -212,6 +212,55 @@ def test_text_that_is_not_utf8_and_offsets_that_lead_outside(offsets):
         ArrowFile(pa.py_buffer(bytes(raw)), "x").table()
 
 
+# -- footers, which other readers go by ---------------------------------------------------------------------------
+
+BLOCK = 24  # bytes in which a footer says where a record batch is
+
+
+def three_batches():
+    """An Arrow file, and where in it the footer's blocks begin."""
+    sink = pa.BufferOutputStream()
+    table = pa.table({"a": pa.array(range(6), pa.uint32())})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    raw = bytearray(sink.getvalue().to_pybytes())
+    first = 8 + pa.ipc.open_stream(pa.py_buffer(raw[8:])).schema.serialize().size
+    return raw, raw.rindex(first.to_bytes(8, "little"))
+
+
+def test_a_footer_in_another_order():
+    raw, blocks = three_batches()
+    assert ArrowFile(pa.py_buffer(bytes(raw)), "x").table().column("a").to_pylist() == list(range(6))
+    first, second = raw[blocks : blocks + BLOCK], raw[blocks + BLOCK : blocks + 2 * BLOCK]
+    raw[blocks : blocks + 2 * BLOCK] = second + first
+    assert pa.ipc.open_file(pa.py_buffer(bytes(raw))).read_all().column("a").to_pylist() == [2, 3, 0, 1, 4, 5]
+    with pytest.raises(IntegrityError, match="another order"):
+        ArrowFile(pa.py_buffer(bytes(raw)), "x")
+
+
+def test_a_footer_that_leaves_a_batch_out():
+    raw, blocks = three_batches()
+    raw[blocks - 4 : blocks] = (2).to_bytes(4, "little")
+    assert pa.ipc.open_file(pa.py_buffer(bytes(raw))).num_record_batches == 2
+    with pytest.raises(IntegrityError, match="other record batches"):
+        ArrowFile(pa.py_buffer(bytes(raw)), "x")
+
+
+@pytest.mark.parametrize("end", [-1, -10, -6])
+def test_a_file_without_its_end(end):
+    raw, _ = three_batches()
+    with pytest.raises(IntegrityError, match="no footer"):
+        ArrowFile(pa.py_buffer(bytes(raw[:end])), "x")
+
+
+@pytest.mark.parametrize("length", [-1, 0, 1, 7, 1 << 30])
+def test_a_footer_of_a_wrong_length(length):
+    raw, _ = three_batches()
+    raw[-10:-6] = length.to_bytes(4, "little", signed=True)
+    with pytest.raises(IntegrityError):
+        ArrowFile(pa.py_buffer(bytes(raw)), "x")
+
+
 # -- bombs ------------------------------------------------------------------------------------------------------
 
 
