@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := semtrace adapters conformance tests examples tools
+SOURCES := semtrace adapters conformance tests examples tools benchmarks
 
 .PHONY: demo test test-integration lint format bench fuzz proto golden clean
 
@@ -52,3 +52,6 @@ proto: .venv/.installed
 	$(BIN)/python tools/generate_tables.py
 	$(BIN)/buf lint proto
 	$(BIN)/protoc --proto_path=proto --python_out=. --pyi_out=. proto/semtrace/v1/*.proto
+
+bench: .venv/.installed
+	$(BIN)/python benchmarks/run.py

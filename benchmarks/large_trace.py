@@ -1,24 +1,13 @@
-"""How long a check of a large trace takes: 10^6 operations by default, made with NumPy.
-
-    python benchmarks/trace_check.py [OPERATIONS]
-
-Prints one JSON object: rows, seconds of the best of five checks of the tables, and of the digests beside it.
-"""
+"""A large valid trace, made with NumPy: what the benchmarks open, check and plan."""
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-
 import numpy as np
 
-from semtrace.check import check_trace
 from semtrace.records.columns import NULL, Columns
 from semtrace.records.enums import EdgeKind, Evidence, OperationKind, OperationStatus, Role, SegmentScope
 from semtrace.records.trace import Trace
 from semtrace.records.trace_tables import TRACE_TABLE
-from semtrace.store.digests import trace_digest, work_digest
 
 TASK_OPERATIONS = 1000
 TURNS = 100
@@ -110,35 +99,3 @@ def large_trace(operations: int, seed: int = 0) -> Trace:
         for name, spec in TRACE_TABLE.items()
     }
     return Trace(tables)
-
-
-def _best(run: object, times: int = 5) -> float:
-    best = float("inf")
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - start)
-    return round(best, 3)
-
-
-def main() -> None:
-    """Measure and print."""
-    operations = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
-    trace = large_trace(operations)
-
-    def check() -> None:
-        for columns in trace.tables.values():
-            columns._ints.clear()  # noqa: SLF001  # a reader checks a trace that it has just read
-        findings = check_trace(trace)
-        assert not findings, findings
-
-    def digests() -> None:
-        work_digest(trace)
-        trace_digest(trace)
-
-    figures = {name: trace[name].rows for name in ("operations", "segments", "edges")}
-    print(json.dumps({**figures, "check_s": _best(check), "digests_s": _best(digests, 2)}))
-
-
-if __name__ == "__main__":
-    main()
