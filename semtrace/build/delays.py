@@ -77,7 +77,7 @@ def explain_starts(builder: TraceBuilder) -> ExplainedStarts:
             if came is None:
                 unexplained.append(at)
                 break
-            ready = max(came + lag, ready if ready is not None else came + lag)
+            ready = came + lag if ready is None else max(ready, came + lag)
         else:
             gap = start - (ready if ready is not None else start)
             if gap < 0:

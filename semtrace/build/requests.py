@@ -97,7 +97,7 @@ def _cut(text: str, spans: Sequence[Span]) -> Iterator[tuple[str, Span | None]]:
             yield text[at : span.start], None
         yield text[span.start : span.end], span
         at = span.end
-    if at < len(text) or not text:
+    if at < len(text):
         yield text[at:], None
 
 

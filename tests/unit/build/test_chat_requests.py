@@ -207,6 +207,15 @@ def test_equal_tools_alone_are_no_context():
     assert trace["artifacts"].rows == 3, "though their content is kept once"
 
 
+def test_tools_told_twice_are_not_taken_for_the_requests():
+    def build(builder, operation):
+        for _ in range(2):
+            builder.segment(operation, Role.TOOLS, canonical_json(TOOLS).decode())
+        builder.segment(operation, Role.USER, "u")
+
+    assert inherited(build, [{"role": "user", "content": "u"}], TOOLS)[0] == 0
+
+
 def test_messages_of_several_segments_are_inherited_whole_or_not():
     parts = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     other = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "c"}]}

@@ -61,6 +61,18 @@ def test_triggers_and_lags_count(builder, trigger, lag, delay):
     assert delays(builder)[b] == delay
 
 
+def test_the_lag_of_every_edge_counts(builder):
+    task = builder.task("t", arrival_ns=0)
+    a, b, c = seen(builder, task, 0, 10), seen(builder, task, 0, 10), seen(builder, task, 50, 60)
+    builder.edge(c, a, lag_ns=7)
+    builder.edge(c, b, lag_ns=9)
+    d = seen(builder, task, 50, 60)
+    builder.edge(d, a, lag_ns=9)
+    builder.edge(d, b, lag_ns=7)
+    explain_starts(builder)
+    assert delays(builder) == [0, 0, 31, 31]
+
+
 def test_implied_edges_count_too(builder):
     task = builder.task("t", arrival_ns=0)
     a, b, c = seen(builder, task, 0, 10), seen(builder, task, 12, 20), seen(builder, task, 26, 30)
