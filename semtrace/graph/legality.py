@@ -6,7 +6,7 @@ Every added constraint is judged against the recorded edges, all at once; then t
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -99,12 +99,14 @@ class Judgement:
         verdicts: one for each added edge, and one for each illegal pair of a group (the first of each kind).
         groups: one for each group.
         redundant_edges: positions of added edges that are already implied.
+        circles: for each circle that constraints make together, its operations in order, the first one again at the end.
     """
 
     findings: list[Finding]
     verdicts: list[Verdict]
     groups: list[GroupVerdict]
     redundant_edges: list[int]
+    circles: list[list[int]] = field(default_factory=list)
 
     @property
     def legal(self) -> bool:
@@ -177,9 +179,12 @@ def judge(trace: Trace, plan: Plan) -> Judgement:
                     hint="only independent operations may be ordered; delivering other context is other work",
                 )
             )
+    circles: list[list[int]] = []
     if all(verdict.legal for verdict in verdicts):
-        findings.extend(_joint_cycle(trace, base, plan))
-    return Judgement(findings, verdicts, groups, redundant)
+        for finding, circle in _joint_cycle(trace, base, plan):
+            findings.append(finding)
+            circles.append(circle)
+    return Judgement(findings, verdicts, groups, redundant, circles)
 
 
 def _named(path: Iterable[object]) -> str:
@@ -256,8 +261,8 @@ def _judge_group(
     return summary, list(against.values())
 
 
-def _joint_cycle(trace: Trace, base: Constraints, plan: Plan) -> Iterator[Finding]:
-    """A finding for each task in which all constraints together are cyclic, though each alone is not."""
+def _joint_cycle(trace: Trace, base: Constraints, plan: Plan) -> Iterator[tuple[Finding, list[int]]]:
+    """A finding and a circle for each task in which all constraints together are cyclic, though each alone is not."""
     count = trace.operations.rows
     tasks = trace.operations.ints("task").tolist()
     added: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -275,10 +280,13 @@ def _joint_cycle(trace: Trace, base: Constraints, plan: Plan) -> Iterator[Findin
         try:
             TopologicalSorter(into).prepare()
         except CycleError as error:
-            circle = [f"group {node - count}" if node >= count else node for node in error.args[1]]
-            yield Finding(
+            nodes: list[int] = error.args[1]
+            named = _named(f"group {node - count}" if node >= count else node for node in nodes)
+            finding = Finding(
                 "ST-PLAN-012",
-                f"each added constraint is legal, together they are not: {_named(circle)}",
+                f"each added constraint is legal, together they are not: {named}",
                 "plan",
                 hint="drop one of the constraints in the circle",
             )
+            circle = [node for node in nodes[1:] if node < count]
+            yield finding, [circle[-1], *circle]
