@@ -18,10 +18,11 @@ import pyarrow as pa
 from semtrace.errors import FormatError, IntegrityError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 MANIFEST: Final = "semtrace.json"
 MAX_MEMBERS: Final = 100_000
+MAX_FOLDERS: Final = 8
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _PARTS: Final = frozenset(string.ascii_letters + string.digits + "._-")
 
@@ -40,7 +41,28 @@ def check_name(name: str, where: str) -> str:
             requirement="ST-BND-003",
             hint="names are parts of letters, digits, '.', '_' and '-', joined by '/'",
         )
+    if len(parts) - 1 > MAX_FOLDERS:
+        raise FormatError(
+            f"member {name!r} lies in more than {MAX_FOLDERS} folders",
+            code="bundle.members",
+            path=where,
+            requirement="ST-BND-005",
+        )
     return name
+
+
+def _check_case(names: Iterable[str], where: str) -> None:
+    """Refuse names that are one where upper and lower case are one (ST-BND-003)."""
+    folded: set[str] = set()
+    for name in names:
+        if name.lower() in folded:
+            raise FormatError(
+                f"member name {name!r} is there twice, upper and lower case aside",
+                code="bundle.name",
+                path=where,
+                requirement="ST-BND-003",
+            )
+        folded.add(name.lower())
 
 
 class Container(Protocol):
@@ -82,13 +104,14 @@ class DirectoryContainer:
                     pending.append((name + "/", Path(entry.path)))
                 else:
                     found.append(name)
-                if len(found) > MAX_MEMBERS or name.count("/") > 8:
+                if len(found) > MAX_MEMBERS:
                     raise FormatError(
                         "too many members",
                         code="bundle.members",
                         path=str(self.path),
                         requirement="ST-BND-005",
                     )
+        _check_case(found, str(self.path))
         return sorted(found)
 
     def read(self, name: str) -> pa.Buffer:
@@ -153,18 +176,17 @@ class ZipContainer:
                 hint="a bundle is a directory or a ZIP file, usually with the suffix .semtrace",
             ) from error
         self._members: dict[str, zipfile.ZipInfo] = {}
-        folded: set[str] = set()  # where upper and lower case are one, two members would be one file
         if len(infos) > MAX_MEMBERS:
             raise FormatError(
                 "too many members", code="bundle.members", path=str(path), requirement="ST-BND-005"
             )
         for info in infos:
             name = check_name(info.filename, str(path))
-            problem = _zip_problem(info, known=name.lower() in folded)
-            folded.add(name.lower())
+            problem = _zip_problem(info, known=name in self._members)
             if problem:
                 raise FormatError(problem, code="bundle.zip", path=f"{path}!{name}", requirement="ST-BND-002")
             self._members[name] = info
+        _check_case(self._members, str(path))
         taken = 0
         for info in sorted(infos, key=lambda each: each.header_offset):
             if info.header_offset < taken:
@@ -338,16 +360,7 @@ def write_container(
         UsageError: the path exists and may not be overwritten, or cannot be written.
         FormatError: a name is not allowed, or there twice where upper and lower case are one.
     """
-    folded: set[str] = set()
-    for name, _ in members:
-        if check_name(name, str(path)).lower() in folded:
-            raise FormatError(
-                f"member name {name!r} is there twice",
-                code="bundle.name",
-                path=str(path),
-                requirement="ST-BND-003",
-            )
-        folded.add(name.lower())
+    _check_case((check_name(name, str(path)) for name, _ in members), str(path))
     with replacing(path, overwrite=overwrite) as temporary:
         if directory:
             for name, content in members:

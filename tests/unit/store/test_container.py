@@ -104,6 +104,31 @@ def test_a_name_is_there_once_where_upper_and_lower_case_are_one(tmp_path, secon
         write_container(tmp_path / "x", [("tables/a", b""), (second, b"")], directory=False, overwrite=False)
 
 
+def test_a_directory_with_names_that_differ_in_case_alone(tmp_path):
+    for name in ("semtrace.json", "tables/a", "tables/A"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(FormatError) as caught:
+        open_container(tmp_path).names()
+    assert caught.value.requirement == "ST-BND-003"
+
+
+def test_members_lie_in_eight_folders_at_most(tmp_path):
+    for folders in (8, 9):
+        name = "f/" * folders + "x"
+        packed = zipped(tmp_path / f"zip{folders}", [(name, b"")])
+        (tmp_path / f"directory{folders}" / name).parent.mkdir(parents=True)
+        (tmp_path / f"directory{folders}" / name).touch()
+        (tmp_path / f"directory{folders}" / MANIFEST).touch()
+        for path in (packed, tmp_path / f"directory{folders}"):
+            if folders == 8:
+                assert name in open_container(path).names()
+            else:
+                with pytest.raises(FormatError) as caught:
+                    open_container(path).names()
+                assert caught.value.requirement == "ST-BND-005"
+
+
 # -- replacing --------------------------------------------------------------------------------------------------
 
 
