@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import semtrace
-from semtrace.cli import bundles, inspect, plans, results, runs, streams
+from semtrace.cli import artifacts, bundles, inspect, plans, results, runs, streams, tools
 
 app = typer.Typer(
     name="semtrace",
@@ -48,6 +48,13 @@ def _register() -> None:
     app.command("unpack")(bundles.unpack)
     app.command("seal")(streams.seal)
     app.command("convert")(streams.convert)
+    app.command("filter")(tools.filter_command)
+    app.command("sample")(tools.sample)
+    app.command("merge")(tools.merge)
+    app.command("renumber")(tools.renumber)
+    app.command("redact")(tools.redact)
+    app.command("diff")(tools.diff)
+    app.add_typer(artifacts.app, name="artifacts")
 
 
 _register()

@@ -1,0 +1,117 @@
+"""Redacting: a trace without its texts, or without any content, that still gives the same schedule (ST-LIN-060 …)."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+from blake3 import blake3
+
+from semtrace.errors import UsageError
+from semtrace.records.columns import NULL, Columns
+from semtrace.records.enums import Availability, ContentLevel
+from semtrace.records.execution import Execution
+from semtrace.records.media import content_level
+from semtrace.records.trace import Trace
+from semtrace.store.digests import show, work_digest
+from semtrace.transform.bundle_parts import ContentOf, Parts
+from semtrace.transform.lineage import Carried, Step, producer, source
+from semtrace.transform.rows import with_column
+from semtrace.transform.runs import is_native
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_KEPT_ANNOTATIONS: Final = "semtrace.id/"
+
+
+def redact(parts: Parts, level: ContentLevel, *, annotations: bool = True) -> Parts:
+    """The trace at a less open content level: content above it is withheld, under keyed digests.
+
+    The key is made for this result and thrown away: equal content keeps equal digests in it, and nobody can find a
+    short text by its digest. Counts, sizes, order, names and generation settings stay.
+
+    Args:
+        parts: a sound trace with its executions.
+        level: the new content level.
+        annotations: whether to keep annotations, which may hold what the source's log said; ids of earlier traces
+            are kept in any case.
+
+    Raises:
+        UsageError: the trace is not more open than the level.
+    """
+    trace = parts.trace
+    now = ContentLevel(int(trace["trace"].ints("content_level")[0]))
+    if level <= now:
+        raise UsageError(
+            f"its content level is {now.name.lower()}, which is not more open than {level.name.lower()}",
+            code="redact.level",
+            path=parts.name,
+        )
+    withheld = _above(trace, level)
+    tables = dict(trace.tables)
+    tables["artifacts"] = _withhold(trace["artifacts"], withheld)
+    header = with_column(trace["trace"].data, "content_level", pa.array([int(level)], pa.uint8()))
+    tables["trace"] = Columns(trace["trace"].spec, header)
+    notes = ["names, sizes and generation settings are as they were"]
+    if not annotations:
+        kept = pa.compute.starts_with(trace["annotations"].array("key"), _KEPT_ANNOTATIONS)
+        tables["annotations"] = Columns(trace["annotations"].spec, trace["annotations"].data.filter(kept))
+        notes.append(f"{trace['annotations'].rows - tables['annotations'].rows} annotations are left out")
+    held = tables["artifacts"].ints("availability") == Availability.EMBEDDED
+    digests = tables["artifacts"].digests()
+    own = [digests[row] for row in np.flatnonzero(held).tolist()]
+    made = Trace(tables, ContentOf([trace.content], own))
+    work = show(work_digest(made))
+    executions: dict[str, Execution] = {}
+    carried: dict[str, Carried] = {}
+    for name, execution in sorted(parts.executions.items()):
+        if is_native(execution):
+            executions[name], carried[name] = _redacted(execution, level, work)
+        else:
+            carried[name] = Carried(kept=False, note="its plan names the work by its digest before")
+    step = Step(
+        step="redact",
+        producer=producer(),
+        inputs=[source(trace)],
+        parameters={"level": level.name.lower(), "annotations": annotations},
+        executions=carried,
+        notes=notes,
+    )
+    return Parts(made, executions, parts.with_step(step), parts.name)
+
+
+def _above(trace: Trace, level: ContentLevel) -> NDArray[np.bool_]:
+    """The artifacts that the level does not let out, and those that are withheld already."""
+    encoded = trace["artifacts"].array("media_type").dictionary_encode()
+    needs = np.array([content_level(media) for media in encoded.dictionary.to_pylist()], dtype=np.int64)
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    above: NDArray[np.bool_] = needs[codes] < level
+    settings = trace.operations.ints("settings")
+    above[settings[settings != NULL]] = False
+    above |= trace["artifacts"].ints("availability") == Availability.WITHHELD
+    return above
+
+
+def _withhold(artifacts: Columns, rows: NDArray[np.bool_]) -> Columns:
+    key = secrets.token_bytes(32)
+    digests = artifacts.digests()
+    for row in np.flatnonzero(rows).tolist():
+        digests[row] = blake3(digests[row], key=key).digest()
+    availability = np.where(rows, int(Availability.WITHHELD), artifacts.raw("availability")).astype(np.uint8)
+    data = with_column(artifacts.data, "digest", pa.array(digests, pa.binary(32)))
+    return Columns(artifacts.spec, with_column(data, "availability", pa.array(availability)))
+
+
+def _redacted(execution: Execution, level: ContentLevel, work: str) -> tuple[Execution, Carried]:
+    """A native execution beside the redacted trace; its output ids go where token ids do."""
+    header = execution.header.model_copy(update={"work_digest": work})
+    if level <= ContentLevel.TOKEN_IDS:
+        return Execution(header, execution.tables, execution.content), Carried(kept=True)
+    events = execution.events
+    data = with_column(events.data, "output_ids", pa.nulls(events.rows, pa.uint32()))
+    note = "output ids are left out" if any(True for _ in execution.content) else None
+    tables = {**execution.tables, "events": Columns(events.spec, data)}
+    return Execution(header, tables), Carried(kept=True, note=note)
