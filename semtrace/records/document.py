@@ -169,7 +169,12 @@ def read_values(path: Path) -> object:
     """
     try:
         if path.stat().st_size > DOCUMENT_LIMIT:
-            raise DocumentError(f"larger than {DOCUMENT_LIMIT} bytes", code="document.size", path=str(path))
+            raise DocumentError(
+                f"larger than {DOCUMENT_LIMIT} bytes",
+                code="document.size",
+                path=str(path),
+                requirement="ST-DOC-005",
+            )
         text = path.read_text("utf-8")
     except OSError as error:
         raise UsageError(
@@ -181,21 +186,29 @@ def read_values(path: Path) -> object:
         if path.suffix.lower() == ".json":
             return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
         return yaml.load(text, Loader=_Loader)  # noqa: S506  # a subclass of the safe loader
+    except _NotAllowedError as error:
+        raise DocumentError(
+            " ".join(str(error).split()), code="document.syntax", path=str(path), requirement="ST-DOC-003"
+        ) from error
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise DocumentError(
             f"neither YAML nor JSON: {' '.join(str(error).split())}", code="document.syntax", path=str(path)
         ) from error
 
 
+class _NotAllowedError(ValueError):
+    """YAML or JSON, but with something that a document must not have (ST-DOC-003)."""
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise _NotAllowedError("a key stands twice in one object")
     return made
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    raise _NotAllowedError(f"{name} is not JSON")
 
 
 class _Loader(yaml.SafeLoader):
@@ -203,7 +216,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed")
+            raise _NotAllowedError("aliases are not allowed")
         return super().compose_node(parent, index)
 
     def construct_mapping(
@@ -211,5 +224,5 @@ class _Loader(yaml.SafeLoader):
     ) -> dict[Any, Any]:  # the loader's own signature
         made = super().construct_mapping(node, deep=deep)
         if len(made) != len(node.value):
-            raise yaml.YAMLError(f"a key stands twice in one mapping{node.start_mark}")
+            raise _NotAllowedError(f"a key stands twice in one mapping{node.start_mark}")
         return made

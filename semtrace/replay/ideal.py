@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from semtrace.records.columns import NULL
+from semtrace.errors import DocumentError
 from semtrace.records.document import Document
 from semtrace.records.execution import Backend as BackendFacts
 from semtrace.replay.backend import Report
@@ -40,7 +41,11 @@ class IdealBackend:
     modes = frozenset({"length_locked"})
 
     def __init__(self, trace: Trace, settings: Mapping[str, object]) -> None:
-        self._settings = IdealSettings.parse(dict(settings), path="backend.settings")
+        try:
+            self._settings = IdealSettings.parse(dict(settings), path="backend.settings")
+        except DocumentError as error:
+            error.requirement = "ST-REL-021"
+            raise
         self._prompt = trace.operations.ints("prompt_tokens").tolist()
         self._output = trace.operations.ints("output_tokens").tolist()
         self._pending: list[tuple[int, int, int, Report]] = []

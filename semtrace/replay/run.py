@@ -91,6 +91,7 @@ def replay(
         raise UsageError(
             f"no backend {scenario.backend.name!r}",
             code="replay.backend",
+            requirement="ST-SCN-012",
             hint=f"there are: {', '.join(BACKENDS)}",
         )
     backend = BACKENDS[scenario.backend.name](trace, scenario.backend.settings)
