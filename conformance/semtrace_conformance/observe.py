@@ -103,17 +103,23 @@ def _bundle(members: Mapping[str, bytes], tables: Tables) -> dict[str, Any]:
         digest = root_digest(events, tables, {"run"}, "semtrace v1 execution")
         if stored.get("execution_digest") != digest:
             raise UnsoundError(f"the manifest says another digest of execution {name} than its tables have")
-        rest = {key: value for key, value in stored.items() if key not in _STORED}
+        rest = said({key: value for key, value in stored.items() if key not in _STORED})
+        rest["header"] = said(rest.get("header", {}))
         seen["executions"][name] = {**rest, "content": _content(members, stored, named)}
     unnamed = sorted(set(members) - named)
     if unnamed:
         raise UnsoundError(f"the manifest does not name the member {unnamed[0]}")
-    seen["manifest"] = {key: value for key, value in manifest.items() if key not in _OWN}
+    seen["manifest"] = said({key: value for key, value in manifest.items() if key not in _OWN})
     for part in ("trace", "producer"):
         extra = {key: value for key, value in (manifest.get(part) or {}).items() if "/" in key}
         if extra:
             seen["manifest"][part] = extra
     return seen
+
+
+def said(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of a document that say something: not those that are empty, which may be left out as well."""
+    return {key: value for key, value in document.items() if value not in ([], {}, None) or "/" in key}
 
 
 def _manifest(members: Mapping[str, bytes]) -> dict[str, Any]:

@@ -37,8 +37,9 @@ class Case(Model):
         budget_s: seconds that the testee has for it.
         base: the accept case of which it is a one-step mutation; the two are scored together.
         mutation: what the step is.
+        like: a case whose inputs it begins with, if it has no base, whose inputs it begins with otherwise.
         inputs: by name, a file or folder below `input/`.
-        removed: what of the base's inputs is not there any more.
+        removed: what of the inputs that it begins with is not there any more.
         links: symbolic links among the inputs, by name, with what they point to.
         output: what a testee writes, if it writes something.
         ask: further members of the question.
@@ -55,6 +56,7 @@ class Case(Model):
     budget_s: int = Field(default=10, ge=1, le=120)
     base: str | None = None
     mutation: str | None = None
+    like: str | None = None
     inputs: dict[str, str]
     removed: list[str] = Field(default_factory=list)
     links: dict[str, str] = Field(default_factory=dict)
@@ -174,14 +176,14 @@ class Suite:
         yield from sorted(found.items())
 
     def lay_out(self, case: Case, folder: Path) -> dict[str, Path]:
-        """Make a copy of a case's inputs: those of its base, with its own over them.
+        """Make a copy of a case's inputs: those of the case that it begins with, with its own over them.
 
         Returns:
             Where each input is.
         """
         chain = [case]
-        while chain[-1].base is not None:
-            chain.append(self.cases[chain[-1].base])
+        while (before := chain[-1].base or chain[-1].like) is not None:
+            chain.append(self.cases[before])
         for each in reversed(chain):
             source = self.root / "cases" / each.id / "input"
             if source.is_dir():

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from semtrace_conformance.messages import Model
 
 Inputs = dict[str, bytes]
+_WIDTH = 118
+_MUCH = 4000
+"""Bytes of inputs that two cases share from which on they are kept once."""
+_LONG = 12
+"""Members from which on a list of lists is written in full lines."""
 
 
 @dataclass
@@ -175,22 +180,66 @@ class Book:
     def write(self, root: Path) -> None:
         """Write cases, expected answers and the tables below a folder."""
         for page in self.pages.values():
-            folder = root / "cases" / page.case.id
-            _write(folder / "case.json", page.case)
-            _write(root / "expected" / f"{page.case.id}.json", page.expected)
-            base = self.pages[page.case.base].files if page.case.base is not None else {}
+            case, before = page.case, {}
+            if case.base is not None:
+                before = self.pages[case.base].files
+            elif (alike := self._alike(page)) is not None:
+                before = alike.files
+                case = case.model_copy(
+                    update={"like": alike.case.id, "removed": sorted(set(before) - set(page.files))}
+                )
+            folder = root / "cases" / case.id
+            _write(folder / "case.json", case)
+            _write(root / "expected" / f"{case.id}.json", page.expected)
             for name, content in page.files.items():
-                if base.get(name) != content:
+                if before.get(name) != content:
                     path = folder / "input" / name
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(content)
         _write(root / "requirements" / f"tables-{SPEC}.json", tables_file())
 
+    def _alike(self, page: Page) -> Page | None:
+        """The earlier case of the profile with which a case shares most of its inputs, if that is much."""
+        best, most = None, _MUCH
+        for other in self.pages.values():
+            if other is page:
+                break
+            if other.case.profile == page.case.profile and other.case.base is None:
+                shared = sum(len(content) for name, content in page.files.items() if other.files.get(name) == content)
+                if shared > most:
+                    best, most = other, shared
+        return best
+
 
 def _write(path: Path, model: Model) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = model.model_dump(exclude_defaults=True)
-    path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    path.write_text(laid_out(model.model_dump(exclude_defaults=True)) + "\n", "utf-8")
+
+
+def laid_out(value: Any, indent: int = 0) -> str:
+    """JSON in which what fits in a line stands in a line."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(flat) + indent <= _WIDTH or not value or not isinstance(value, (dict, list)):
+        return flat
+    margin = " " * (indent + 1)
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key, ensure_ascii=False)}: {laid_out(each, indent + 1)}" for key, each in value.items()]
+        return "{\n" + ",\n".join(margin + part for part in parts) + f"\n{' ' * indent}}}"
+    if all(not isinstance(each, (dict, list)) or not each for each in value) or len(value) > _LONG:
+        return _wrapped(value, indent)
+    return "[\n" + ",\n".join(margin + laid_out(each, indent + 1) for each in value) + f"\n{' ' * indent}]"
+
+
+def _wrapped(values: Sequence[Any], indent: int) -> str:
+    """A long list in lines that are full."""
+    lines, line = [], " " * (indent + 1)
+    for at, each in enumerate(values):
+        text = json.dumps(each, ensure_ascii=False) + ("," if at + 1 < len(values) else "")
+        if line.strip() and len(line) + len(text) > _WIDTH:
+            lines.append(line.rstrip())
+            line = " " * (indent + 1)
+        line += text + " "
+    return "[\n" + "\n".join([*lines, line.rstrip()]) + f"\n{' ' * indent}]"
 
 
 def write_requirements(root: Path, requirements: Requirements) -> None:

@@ -54,7 +54,7 @@ def _columns(change: Change) -> None:
 
     change("unknown-table", "there is a table that the standard does not have", "ST-TAB-001", unknown)
     change("extra-column", "a table has a column more", "ST-TAB-002",
-           _raw("edges", lambda table: table.append_column("weight", pa.nulls(table.num_rows, pa.uint32()))))  # fmt: skip
+           _raw("edges", lambda table: table.append_column("weight", pa.array([1] * table.num_rows, pa.uint32()))))  # fmt: skip
     change("missing-column", "a column that may not be null is missing", "ST-TAB-002",
            _raw("edges", lambda table: table.drop_columns(["lag_ns"])))  # fmt: skip
     change("signed-column", "a column is int32 instead of uint32", "ST-TAB-002",

@@ -26,7 +26,7 @@ from semtrace.records.enums import (
     VersionMode,
 )
 from semtrace.records.media import BLOCK_IDS_TYPE, TEXT_TYPE, TOKEN_IDS_TYPE
-from semtrace_conformance.making.draft import Draft
+from semtrace_conformance.making.draft import COMPACT, Draft
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +53,9 @@ class Recorded:
 
     def draft(self) -> Draft:
         """The trace as a draft."""
-        return Draft.of(self.built)
+        draft = Draft.of(self.built)
+        draft.encoding = COMPACT
+        return draft
 
 
 class _Team:
@@ -269,4 +271,19 @@ def two_tools() -> Draft:
         task = b.task(f"task {at}")
         for name in ("first", "second"):
             b.operation(task, OperationKind.TOOL, name, duration_ns=1 + at)
-    return Draft.of(b.build())
+    draft = Draft.of(b.build())
+    draft.encoding = COMPACT
+    return draft
+
+
+def duo() -> Recorded:
+    """Two tasks: three operations that an execution can have much to say of, and one."""
+    t = _Team()
+    first, second = t.b.task("first", arrival_ns=0), t.b.task("second")
+    ask = t.operation("ask", first, OperationKind.LLM, prompt_tokens=30, output_tokens=3)
+    failed = t.operation("failed", first, OperationKind.LLM, status=OperationStatus.ERROR, duration_ns=5)
+    tool = t.operation("tool", first, OperationKind.TOOL, duration_ns=40)
+    t.b.edge(failed, ask)
+    t.b.edge(tool, ask)
+    t.operation("other", second, OperationKind.LLM, prompt_tokens=19, output_tokens=2)
+    return t.build()

@@ -1,0 +1,137 @@
+"""Making the whole suite, and comparing two makings of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import yaml
+
+from semtrace_conformance.certificate import Certificate
+from semtrace_conformance.making.audit_cases import add_audit
+from semtrace_conformance.making.book import Book, write_requirements
+from semtrace_conformance.making.planner_cases import add_planner
+from semtrace_conformance.making.reader_bundles import add_reader_bundles
+from semtrace_conformance.making.reader_cases import add_reader
+from semtrace_conformance.making.reader_content import add_reader_content
+from semtrace_conformance.making.reader_runs import add_reader_runs
+from semtrace_conformance.making.reader_tables import add_reader_tables
+from semtrace_conformance.making.release_cases import add_release
+from semtrace_conformance.making.writer_cases import add_writer
+from semtrace_conformance.messages import ANSWER, GREETING, Run, Start, Stop
+from semtrace_conformance.requirements import read_requirements
+from semtrace_conformance.suite import Case, Expected, Requirements
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MADE: Final = ("cases", "expected", "requirements", "schema")
+EXCLUSIONS: Final = "exclusions.yaml"
+
+
+def fill() -> Book:
+    """The book of all cases."""
+    book = Book()
+    for add in (
+        add_reader,
+        add_reader_tables,
+        add_reader_content,
+        add_reader_bundles,
+        add_reader_runs,
+        add_writer,
+        add_planner,
+        add_release,
+        add_audit,
+    ):
+        add(book)
+    return book
+
+
+def read_excluded(path: Path) -> dict[str, str]:
+    """The requirements that no case tests, each with the reason; an entry can name several, separated by spaces."""
+    entries = yaml.safe_load(path.read_text("utf-8"))
+    return {requirement: reason for names, reason in entries.items() for requirement in names.split()}
+
+
+def make(root: Path, spec: Path) -> None:
+    """Write the suite into a folder; what was made there before is replaced."""
+    book = fill()
+    pages = {requirement.id: requirement.file for requirement in read_requirements(spec)}
+    excluded = read_excluded(spec.parent / "conformance" / EXCLUSIONS)
+    for part in MADE:
+        shutil.rmtree(root / part, ignore_errors=True)
+    book.write(root)
+    write_requirements(root, book.requirements(pages, excluded))
+    _write_schemas(root / "schema")
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """The JSON Schema of each message, and of the suite's own files."""
+    return {
+        "start": Start.model_json_schema(),
+        "started": GREETING.json_schema(),
+        "run": Run.model_json_schema(),
+        "answer": ANSWER.json_schema(),
+        "stop": Stop.model_json_schema(),
+        "case": Case.model_json_schema(),
+        "expected": Expected.model_json_schema(),
+        "requirements": Requirements.model_json_schema(),
+        "certificate": Certificate.model_json_schema(),
+    }
+
+
+def _write_schemas(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for name, schema in schemas().items():
+        whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+        (folder / f"{name}.json").write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Files that say different things in two makings.
+
+    Another version of Arrow may write other bytes for the same table: where bytes differ, what they say is compared.
+    """
+    found = []
+    files = [
+        {path.relative_to(root).as_posix(): path for part in MADE for path in (root / part).rglob("*") if path.is_file()}
+        for root in (one, other)
+    ]
+    for name in sorted({*files[0], *files[1]}):
+        if name not in files[0] or name not in files[1]:
+            found.append(f"{name}: only in {other if name not in files[0] else one}")
+        else:
+            raw = [each[name].read_bytes() for each in files]
+            if raw[0] != raw[1] and _said(raw[0]) != _said(raw[1]):
+                found.append(f"{name}: differs")
+    return found
+
+
+def _said(raw: bytes) -> Any:
+    """What bytes say, whoever wrote them: tables as rows, archives as members, documents without digests of bytes."""
+    if raw.startswith(b"ARROW1"):
+        try:
+            table = pa.ipc.open_file(raw).read_all()
+        except pa.ArrowException:
+            return raw
+        return (table.schema, table.to_pylist())
+    if raw.startswith(b"PK"):
+        try:
+            with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+                return {info.filename: _said(archive.read(info)) for info in archive.infolist()}
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
+            return raw
+    try:
+        return _without_digests(json.loads(raw))
+    except ValueError:
+        return raw
+
+
+def _without_digests(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_digests(each) for key, each in value.items() if key not in {"digest", "bytes"}}
+    return [_without_digests(each) for each in value] if isinstance(value, list) else value
