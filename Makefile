@@ -21,8 +21,14 @@ demo: .venv/.installed
 test: .venv/.installed
 	$(BIN)/pytest -n 2
 
-test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed
+test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed .venvs/protobuf6/.installed
 	$(BIN)/pytest -m integration
+
+# The oldest Protobuf that semtrace runs on; .venv has the newest.
+.venvs/protobuf6/.installed: pyproject.toml
+	$(PYTHON) -m venv .venvs/protobuf6
+	.venvs/protobuf6/bin/pip install --quiet --disable-pip-version-check -e . protobuf==6.30.2
+	touch $@
 
 .venvs/autogen/.installed: tests/integration/requirements-autogen.txt
 	$(PYTHON) -m venv .venvs/autogen

@@ -7,20 +7,17 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.captures import as_capture
 
 from semtrace.errors import FormatError, IntegrityError, UnsupportedError
-from semtrace.records.enums import EntityKind
-from semtrace.records.trace_tables import TRACE_TABLES
 from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.digests import execution_digest, trace_digest, work_digest
 from semtrace.stream.capture import read_capture
 from semtrace.stream.exchange import read_stream, write_stream
-from semtrace.stream.messages import TABLE_OF
 from semtrace.stream.seal import seal
 from semtrace.stream.wire import source_record
 from semtrace.stream.writer import StreamWriter
 from semtrace.testing import TraceShape, random_trace
-from semtrace.v1.stream_pb2 import Record
 
 SEEDS = st.integers(0, 10**6)
 SMALL = TraceShape(tasks=1, operations=4, sessions=1, stages=1, states=1)
@@ -44,50 +41,6 @@ def test_bundles_and_streams_hold_the_same(tmp_path_factory, seed):
     assert (folder / "a").read_bytes() == (folder / "b").read_bytes()
     write_stream(folder / "t", held.trace, held.executions, info=held.info)
     assert (folder / "s").read_bytes() == (folder / "t").read_bytes()
-
-
-_TABLE_OF_ENTITY = {
-    EntityKind.TASK: "tasks", EntityKind.STAGE: "stages", EntityKind.SESSION: "sessions", EntityKind.MODEL: "models",
-    EntityKind.OPERATION: "operations", EntityKind.SEGMENT: "segments", EntityKind.STATE: "states",
-    EntityKind.STATE_VERSION: "state_versions",
-}  # fmt: skip
-_BODY_OF = {table.name: body for body, table in TABLE_OF.items()}
-_WITHOUT_ID = {"edges", "state_accesses", "annotations", "trace"}
-
-
-def as_capture(trace, rng):
-    """The trace as a recorder could have written it: ids of its own, tables mixed, rows of operations in two parts."""
-    ids = {spec.name: [rng.getrandbits(64) for _ in range(trace[spec.name].rows)] for spec in TRACE_TABLES}
-    queues = []
-    for spec in TRACE_TABLES:
-        columns = trace[spec.name]
-        queue = []
-        for at in range(columns.rows):
-            row = {name: value for name, value in columns.row(at).items() if value is not None}
-            for column in spec.columns:
-                if column.refs and column.name in row:
-                    row[column.name] = ids[column.refs][row[column.name]]
-            if spec.name == "annotations":
-                table = _TABLE_OF_ENTITY.get(row["entity_kind"])
-                row["entity"] = ids[table][row["entity"]] if table else 0
-            body = _BODY_OF[spec.name]
-            if spec.name == "artifacts":
-                body = "captured_artifact"
-                row = {"media_type": row["media_type"], "data": trace.content.get(row["digest"])}
-            parts = [row]
-            if spec.name == "operations":
-                later = {
-                    name: row.pop(name)
-                    for name in list(row)
-                    if name not in {"task", "kind"} and rng.random() < 0.5
-                }
-                parts.append(later)
-            for part in parts:
-                identity = {} if spec.name in _WITHOUT_ID else {"id": ids[spec.name][at]}
-                queue.append(Record(**identity, **{body: part}).SerializeToString())
-        queues.append(queue)
-    while any(queues):  # tables mixed, each in its own order: the order of a source is what decides last
-        yield rng.choice([queue for queue in queues if queue]).pop(0)
 
 
 @given(seed=SEEDS)
