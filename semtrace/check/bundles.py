@@ -54,7 +54,11 @@ def check_bundle(bundle: Bundle) -> list[Finding]:
 
 
 def _members(bundle: Bundle) -> Iterator[Finding]:
-    """Findings for members that the manifest names twice, the manifest itself among them."""
+    """Findings for members that the manifest names twice, the manifest itself among them, and for wrong checksums."""
+    for name in bundle.damaged_members():
+        yield Finding(
+            "ST-BND-009", f"the CRC-32 of the member {name} in the ZIP file is wrong", table=_MANIFEST
+        )
     seen = {MANIFEST}
     for file in bundle.files():
         if file.path in seen:

@@ -188,7 +188,9 @@ _MESSAGE_REQUIREMENTS: Final = ("ST-CHAT-003", "ST-CHAT-004", "ST-CHAT-006", "ST
 def messages_rebuild(view: ContentView) -> Iterator[Finding]:
     """Envelopes fit their segments; the tools are a JSON list."""
     read = view.reader()
-    view.need("ST-ORD-007", "ST-SEG-001", "ST-SEG-002", "ST-SEG-003", "ST-SEG-004", "ST-ART-009", "ST-ART-010")
+    view.need(
+        "ST-ORD-007", "ST-SEG-001", "ST-SEG-002", "ST-SEG-003", "ST-SEG-004", "ST-ART-009", "ST-ART-010"
+    )
     operation, message = view.raw("segments", "operation"), view.raw("segments", "message")
     begins = np.append(True, (operation[1:] != operation[:-1]) | (message[1:] != message[:-1]))[
         : len(operation)

@@ -60,15 +60,7 @@ def audit(
 
     bundle = open_trace(trace)
     ran = open_execution(execution, bundle)
-    reported = None
-    if measures is not None:
-        from semtrace.records.document import read_values
-
-        reported = read_values(measures)
-        if not isinstance(reported, dict):
-            raise UsageError(
-                "must hold what measure --json prints", code="audit.measures", path=str(measures)
-            )
+    reported = _reported(measures) if measures is not None else None
     report = run(bundle.trace, ran, plan_of(plan, ran), tolerance_ns=tolerance_ns, measures=reported)
     value = report.as_dict()
 
@@ -114,6 +106,15 @@ def audit(
 
     emit(value, as_json=json_output, text=text)
     return ExitCode.OK if report.clean else ExitCode.FINDINGS
+
+
+def _reported(path: Path) -> dict[str, Any]:
+    from semtrace.records.document import read_values
+
+    reported = read_values(path)
+    if not isinstance(reported, dict):
+        raise UsageError("must hold what measure --json prints", code="audit.measures", path=str(path))
+    return reported
 
 
 def _escaped(value: object) -> str:

@@ -418,5 +418,5 @@ def _check_marker(path: Path) -> None:
             f"a store of version {values.get('version')}, this reads version {VERSION}",
             code="store.version",
             path=str(marker),
-            requirement="ST-STO-001",
+            requirement="ST-STO-003",
         )

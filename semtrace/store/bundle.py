@@ -119,6 +119,10 @@ class Bundle:
             yield from part.tables.values()
             yield from part.packs
 
+    def damaged_members(self) -> list[str]:
+        """Members whose content has not the checksum that the container itself states; reads everything."""
+        return list(self._container.check_content())
+
     def read(self, file: StoredFile) -> pa.Buffer:
         """The stored bytes of a member.
 

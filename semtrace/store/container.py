@@ -9,6 +9,7 @@ import stat
 import string
 import struct
 import zipfile
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 
 from semtrace.errors import FormatError, IntegrityError, UsageError
+from semtrace.store.zip_layout import Entry, Layout, local_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 MANIFEST: Final = "semtrace.json"
 MAX_MEMBERS: Final = 100_000
 MAX_FOLDERS: Final = 8
-_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _PARTS: Final = frozenset(string.ascii_letters + string.digits + "._-")
 
 
@@ -78,6 +79,10 @@ class Container(Protocol):
         """The bytes of a member, mapped rather than copied where that is possible."""
         ...
 
+    def check_content(self) -> Iterator[str]:
+        """The names of members whose content has not the checksum that the container states, if it states one."""
+        ...
+
 
 class DirectoryContainer:
     """A bundle as a directory."""
@@ -113,6 +118,10 @@ class DirectoryContainer:
                     )
         _check_case(found, str(self.path))
         return sorted(found)
+
+    def check_content(self) -> Iterator[str]:
+        """A directory states no checksums."""
+        yield from ()
 
     def read(self, name: str) -> pa.Buffer:
         """The bytes of a member, memory-mapped."""
@@ -175,30 +184,48 @@ class ZipContainer:
                 requirement="ST-BND-002",
                 hint="a bundle is a directory or a ZIP file, usually with the suffix .semtrace",
             ) from error
-        self._members: dict[str, zipfile.ZipInfo] = {}
         if len(infos) > MAX_MEMBERS:
             raise FormatError(
                 "too many members", code="bundle.members", path=str(path), requirement="ST-BND-005"
             )
+        self._members: dict[str, tuple[int, Entry]] = {}
         for info in infos:
             name = check_name(info.filename, str(path))
             problem = _zip_problem(info, known=name in self._members)
             if problem:
                 raise FormatError(problem, code="bundle.zip", path=f"{path}!{name}", requirement="ST-BND-002")
-            self._members[name] = info
+            self._members[name] = (info.header_offset, Entry(name, info.file_size, info.CRC))
         _check_case(self._members, str(path))
-        taken = 0
-        for info in sorted(infos, key=lambda each: each.header_offset):
-            if info.header_offset < taken:
-                raise FormatError(
-                    "members overlap",
-                    code="bundle.zip",
-                    path=f"{path}!{info.filename}",
-                    requirement="ST-BND-002",
-                )
-            taken = info.header_offset + 30 + len(info.filename) + info.file_size
         with pa.memory_map(str(path)) as file:
             self._bytes: pa.Buffer = file.read_buffer()
+        self._check_layout()
+
+    def _check_layout(self) -> None:
+        """Refuse any byte around the members that is not the one that a writer writes."""
+        layout = Layout.of([entry for _, entry in self._members.values()])
+        problem = None
+        if self._bytes.size != layout.size:
+            problem = f"the file has {self._bytes.size} bytes, its members and directory need {layout.size}"
+        elif self._bytes[layout.directory_offset :].to_pybytes() != layout.directory:
+            problem = "the directory at its end is damaged, or not written as the standard says"
+        where = str(self.path)
+        for offset, entry in zip(layout.offsets, layout.entries, strict=True):
+            if problem:
+                break
+            header = local_header(entry)
+            if self._bytes[offset : offset + len(header)].to_pybytes() != header:
+                problem, where = (
+                    "its header is damaged, or not written as the standard says",
+                    f"{where}!{entry.name}",
+                )
+        if problem:
+            raise FormatError(problem, code="bundle.zip", path=where, requirement="ST-BND-009")
+
+    def check_content(self) -> Iterator[str]:
+        """The names of members whose content has not the CRC-32 that the ZIP file states (ST-BND-009)."""
+        for name, (_, entry) in self._members.items():
+            if zlib.crc32(memoryview(self.read(name)) if entry.size else b"") != entry.crc:
+                yield name
 
     def names(self) -> list[str]:
         """The names of all members."""
@@ -206,33 +233,16 @@ class ZipContainer:
 
     def read(self, name: str) -> pa.Buffer:
         """The bytes of a member, a slice of the mapped file."""
-        info = self._members.get(name)
-        if info is None:
+        found = self._members.get(name)
+        if found is None:
             raise IntegrityError(
                 "the member is missing",
                 code="bundle.member",
                 path=f"{self.path}!{name}",
                 requirement="ST-BND-012",
             )
-        head = self._bytes[info.header_offset : info.header_offset + 30].to_pybytes()
-        length = int.from_bytes(head[26:28], "little")
-        start = info.header_offset + 30 + length + int.from_bytes(head[28:30], "little")
-        written = self._bytes[info.header_offset + 30 : info.header_offset + 30 + length].to_pybytes()
-        if len(head) != 30 or head[:4] != b"PK\x03\x04" or written != name.encode():
-            raise IntegrityError(
-                "damaged member header",
-                code="bundle.zip",
-                path=f"{self.path}!{name}",
-                requirement="ST-BND-002",
-            )
-        if start + info.file_size > self._bytes.size:
-            raise IntegrityError(
-                "the file is cut short",
-                code="bundle.truncated",
-                path=f"{self.path}!{name}",
-                requirement="ST-BND-002",
-            )
-        return self._bytes.slice(start, info.file_size)
+        offset, entry = found
+        return self._bytes.slice(offset + len(local_header(entry)), entry.size)
 
 
 def _zip_problem(info: zipfile.ZipInfo, *, known: bool) -> str | None:
@@ -368,9 +378,10 @@ def write_container(
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
             return
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
-            for name, content in sorted(members, key=lambda member: (member[0] != MANIFEST, member[0])):
-                info = zipfile.ZipInfo(name, _EPOCH)
-                info.external_attr = (stat.S_IFREG | 0o644) << 16
-                info.create_system = 3
-                archive.writestr(info, bytes(content))
+        ordered = sorted(members, key=lambda member: (member[0] != MANIFEST, member[0]))
+        entries = [Entry(name, memoryview(content).nbytes, zlib.crc32(content)) for name, content in ordered]
+        with temporary.open("wb") as file:
+            for entry, (_, content) in zip(entries, ordered, strict=True):
+                file.write(local_header(entry))
+                file.write(content)
+            file.write(Layout.of(entries).directory)

@@ -65,7 +65,7 @@ class _Embedding(Content):
                 f"{show(digest)} has {len(content)} bytes, the trace says {size}",
                 code="artifact.size",
                 path=str(self._store.path),
-                requirement="ST-ART-006",
+                requirement="ST-STO-007",
             )
         return content
 

@@ -22,6 +22,9 @@ OBJECT_LIMIT: Final = 1 << 30
 """Bytes of content that an object may have, if not said otherwise."""
 
 _LEVEL: Final = 3
+_FLAGS: Final = (
+    os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+)  # a pipe must not hold up the reader
 
 
 def object_bytes(content: bytes) -> bytes:
@@ -40,13 +43,13 @@ def open_object(path: Path, digest: bytes) -> Iterator[BinaryIO]:
         OSError: it cannot be opened.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open(path, "rb", opener=lambda name, _: os.open(name, _FLAGS))  # noqa: SIM115  # closed below
     except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENXIO}:
+        if error.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
             raise damaged(path, digest, "is no plain file") from error
         raise
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+    with file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise damaged(path, digest, "is no plain file")
         yield file
 
@@ -77,17 +80,17 @@ def read_object(file: BinaryIO, digest: bytes, limit: int) -> bytes:
     except (zstandard.ZstdError, ValueError, MemoryError) as error:
         raise damaged(path, digest, f"is cut or corrupt: {error}") from error
     if blake3(content).digest() != digest:
-        raise damaged(path, digest, "has other content than its name says")
+        raise damaged(path, digest, "has other content than its name says", requirement="ST-STO-005")
     return content
 
 
-def damaged(path: object, digest: bytes, problem: str) -> IntegrityError:
+def damaged(path: object, digest: bytes, problem: str, *, requirement: str = "ST-STO-004") -> IntegrityError:
     """The error for an object that does not hold what its name says."""
     return IntegrityError(
         f"the object {show(digest)} {problem}",
         code="store.object",
         path=str(path),
-        requirement="ST-STO-005",
+        requirement=requirement,
         hint="put the content again: a damaged object is replaced",
     )
 

@@ -426,6 +426,17 @@ def test_members_and_manifest_must_agree(tmp_path, built):
     assert caught.value.requirement == "ST-BND-012"
 
 
+def test_a_member_of_another_size_is_not_even_hashed(tmp_path, built, monkeypatch):
+    path, _ = stored_manifest(tmp_path, built)
+    with (path / "tables" / "tasks.arrow").open("ab") as member:
+        member.write(b"x")
+    bundle = open_bundle(path)
+    monkeypatch.setattr("semtrace.store.bundle.blake3", lambda _raw: pytest.fail("was hashed"))
+    with pytest.raises(IntegrityError) as caught:
+        bundle.table(bundle.manifest.trace.tables["tasks"])
+    assert caught.value.code == "bundle.size"
+
+
 def test_a_table_that_the_standard_does_not_have(tmp_path, built):
     path, values = stored_manifest(tmp_path, built)
     values["trace"]["tables"]["colours"] = values["trace"]["tables"]["tasks"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from semtrace.errors import FormatError, IntegrityError, UsageError
-from semtrace.store import container
+from semtrace.store import container, zip_layout
 from semtrace.store.container import (
     MANIFEST,
     check_name,
@@ -116,7 +116,11 @@ def test_a_directory_with_names_that_differ_in_case_alone(tmp_path):
 def test_members_lie_in_eight_folders_at_most(tmp_path):
     for folders in (8, 9):
         name = "f/" * folders + "x"
-        packed = zipped(tmp_path / f"zip{folders}", [(name, b"")])
+        packed = tmp_path / f"zip{folders}"
+        if folders == 8:
+            write_container(packed, [(name, b"")], directory=False, overwrite=False)
+        else:
+            zipped(packed, [(name, b"")])
         (tmp_path / f"directory{folders}" / name).parent.mkdir(parents=True)
         (tmp_path / f"directory{folders}" / name).touch()
         (tmp_path / f"directory{folders}" / MANIFEST).touch()
@@ -215,16 +219,16 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, directory, old
     with monkeypatch.context() as patch:
         # the second member does not fit any more
         written = []
-        real_bytes, real_str = Path.write_bytes, zipfile.ZipFile.writestr
+        real_bytes, real_header = Path.write_bytes, container.local_header
 
         def write_bytes(self, content):
             return written.append(self) or (real_bytes(self, content) if len(written) < 2 else full())
 
-        def writestr(self, info, content):
-            return written.append(info) or (real_str(self, info, content) if len(written) < 2 else full())
+        def local_header(entry):
+            return written.append(entry) or (real_header(entry) if len(written) < 2 else full())
 
         patch.setattr(Path, "write_bytes", write_bytes)
-        patch.setattr(zipfile.ZipFile, "writestr", writestr)
+        patch.setattr(container, "local_header", local_header)
         with pytest.raises(UsageError, match="No space left") as caught:
             write_container(path, [(MANIFEST, b"[]"), ("a", b"")], directory=directory, overwrite=True)
     assert caught.value.code == "file.unwritable"
@@ -357,8 +361,65 @@ def test_a_member_whose_header_names_another(tmp_path):
     path = zipped(tmp_path / "x", [("aaa", b"1"), ("b", b"2")])
     raw = path.read_bytes()
     path.write_bytes(raw.replace(b"aaa", b"aab", 1))
-    with pytest.raises(IntegrityError, match="header"):
-        open_container(path).read("aaa")
+    with pytest.raises(FormatError, match="not written as the standard says") as caught:
+        open_container(path)
+    assert caught.value.requirement == "ST-BND-009"
+
+
+def test_every_bit_around_the_members_is_fixed(tmp_path):
+    path = tmp_path / "x"
+    write_container(path, MEMBERS, directory=False, overwrite=False)
+    raw = path.read_bytes()
+    contents = [raw.index(content) for _, content in MEMBERS if content]
+    inside = {
+        at + offset
+        for at, (_, content) in zip(contents, MEMBERS, strict=False)
+        for offset in range(len(content))
+    }
+    for at in range(len(raw)):
+        if at in inside:
+            continue
+        for bit in range(8):
+            flipped = bytearray(raw)
+            flipped[at] ^= 1 << bit
+            path.write_bytes(flipped)
+            try:
+                opened = open_container(path)
+            except FormatError:
+                continue
+            assert list(opened.check_content()), (at, bit)
+    for junk in (b"x" + raw, raw + b"x", raw[:-1]):
+        path.write_bytes(junk)
+        with pytest.raises(FormatError):
+            open_container(path)
+
+
+def test_the_layout_is_that_of_the_zip_format(tmp_path):
+    path = tmp_path / "x"
+    write_container(path, MEMBERS, directory=False, overwrite=False)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert sorted((info.filename, archive.read(info)) for info in archive.infolist()) == sorted(MEMBERS)
+
+
+def test_large_sizes_and_places_are_zip64(tmp_path):
+    path = tmp_path / "x"
+    entries = [zip_layout.Entry("a", 5 << 30, 0), zip_layout.Entry("b", 3, 0)]
+    layout = zip_layout.Layout.of(entries)
+    with path.open("wb") as file:  # five GiB of nothing take no space
+        for entry, offset in zip(entries, layout.offsets, strict=True):
+            file.seek(offset)
+            file.write(zip_layout.local_header(entry))
+        file.write(b"abc")
+        file.write(layout.directory)
+    with zipfile.ZipFile(path) as archive:
+        assert [(info.filename, info.file_size, info.header_offset) for info in archive.infolist()] == [
+            ("a", 5 << 30, 0),
+            ("b", 3, layout.offsets[1]),
+        ]
+    opened = open_container(path)
+    assert opened.read("b").to_pybytes() == b"abc"
+    assert opened.read("a").size == 5 << 30
 
 
 def test_too_many_members(tmp_path, monkeypatch):

@@ -14,9 +14,10 @@ from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.digests import trace_digest
 
 WRITER = """
-import sys, time, zipfile
+import sys, time
 from pathlib import Path
 from test_killed_writer import trace
+from semtrace.store import container
 from semtrace.store.bundle import write_bundle
 
 path, directory, moment = Path(sys.argv[1]), sys.argv[2] == "directory", sys.argv[3]
@@ -25,7 +26,7 @@ def stop(*_args):
     print("stopped", flush=True)
     time.sleep(600)
 
-real_bytes, real_str, real_replace = Path.write_bytes, zipfile.ZipFile.writestr, Path.replace
+real_bytes, real_header, real_replace = Path.write_bytes, container.local_header, Path.replace
 written = []
 
 def write_bytes(self, content):
@@ -35,20 +36,18 @@ def write_bytes(self, content):
         stop()
     return real_bytes(self, content)
 
-def writestr(self, info, content):
+def local_header(entry):
     written.append(1)
     if moment == "half" and len(written) == 4:
-        real_str(self, info, content)
-        self.fp.flush()
         stop()
-    return real_str(self, info, content)
+    return real_header(entry)
 
 def replace(self, target):
     if moment == "written" and self.name.endswith(".tmp"):
         stop()
     return real_replace(self, target)
 
-Path.write_bytes, zipfile.ZipFile.writestr, Path.replace = write_bytes, writestr, replace
+Path.write_bytes, container.local_header, Path.replace = write_bytes, local_header, replace
 write_bundle(path, trace("new"), directory=directory, overwrite=True)
 print("done", flush=True)
 """
