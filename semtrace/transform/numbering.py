@@ -11,7 +11,15 @@ from semtrace.check.order import ARTIFACT_USES
 from semtrace.check.view import first_rows
 from semtrace.records.columns import NULL, Columns
 from semtrace.records.trace import Trace
-from semtrace.transform.rows import integers, places, sort_annotations, take, take_annotations, with_column
+from semtrace.transform.rows import (
+    in_place,
+    integers,
+    places,
+    sort_annotations,
+    take,
+    take_annotations,
+    with_column,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,7 +103,7 @@ def number_shared(tables: Mapping[str, Columns], content: Content) -> Trace:
     }
     moved = {name: places(order, tables[name].rows) for name, order in orders.items()}
     for name in list(orders):
-        if len(orders[name]) == tables[name].rows and _rising(orders[name]):
+        if in_place(orders[name], tables[name].rows):
             del orders[name], moved[name]
     made = {
         name: take(columns, orders.get(name), moved)
@@ -108,13 +116,9 @@ def number_shared(tables: Mapping[str, Columns], content: Content) -> Trace:
     return Trace.from_arrow(made, content)
 
 
-def _rising(order: NDArray[np.int64]) -> bool:
-    return bool((order[1:] > order[:-1]).all())
-
-
 def _sort_accesses(accesses: pa.Table) -> pa.Table:
     columns = [
         accesses.column(name).combine_chunks().to_numpy() for name in ("mode", "state_version", "operation")
     ]
     order = np.lexsort(columns)
-    return accesses if _rising(order) else accesses.take(pa.array(order))
+    return accesses if in_place(order, len(order)) else accesses.take(pa.array(order))

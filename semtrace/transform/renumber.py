@@ -18,7 +18,14 @@ from semtrace.transform.bundle_parts import Parts, refuse
 from semtrace.transform.lineage import Step, id_key, producer, source
 from semtrace.transform.numbering import dense_versions, number_shared
 from semtrace.transform.ordering import operation_order, session_order, stage_order
-from semtrace.transform.rows import annotation_rows, places, sort_annotations, take, take_annotations
+from semtrace.transform.rows import (
+    annotation_rows,
+    in_place,
+    places,
+    sort_annotations,
+    take,
+    take_annotations,
+)
 from semtrace.transform.runs import is_native, renumbered
 from semtrace.transform.select import with_own_content
 
@@ -65,7 +72,8 @@ def renumber(parts: Parts, *, by_start: bool = False) -> tuple[Parts, bool]:
         UsageError: there is not exactly one native execution to take starts from.
     """
     trace = parts.trace
-    refuse(check_trace(trace, content=False), parts.name, MENDED)
+    findings = check_trace(trace, content=False)
+    refuse(findings, parts.name, MENDED)
     for name, execution in parts.executions.items():
         refuse(check_execution(execution, trace), f"{parts.name}#{name}")
     started = _starts(parts) if by_start else None
@@ -75,7 +83,9 @@ def renumber(parts: Parts, *, by_start: bool = False) -> tuple[Parts, bool]:
         error.path = f"{parts.name}, {error.path}" if error.path else parts.name
         raise
     orders, moved = _orders(trace, operations)
-    repeated = {name: trace[name].rows - len(orders[name]) for name in ("edges", "state_accesses")}
+    repeated = {
+        name: trace[name].rows - len(orders[name]) for name in ("edges", "state_accesses") if name in orders
+    }
     tables = {
         name: take(columns, orders.get(name), moved)
         for name, columns in trace.tables.items()
@@ -85,7 +95,7 @@ def renumber(parts: Parts, *, by_start: bool = False) -> tuple[Parts, bool]:
     ordered = {name: Columns(spec, tables[name]) for name, spec in TRACE_TABLE.items()}
     made = number_shared(ordered, trace.content)
     if all(made[name].data.equals(trace[name].data) for name in TRACE_TABLE):
-        refuse(check_trace(trace, content=False), parts.name)
+        refuse(findings, parts.name)
         return parts, False
     taken = source(trace)
     made = _with_old_ids(made, moved, taken)
@@ -149,7 +159,8 @@ def _orders(
     orders["state_accesses"] = _distinct(accesses, np.lexsort(keys[::-1]))
     for name in ("sessions", "stages", "segments", "edges"):
         moved[name] = places(orders[name], trace[name].rows)
-    return orders, moved
+    still = [name for name, order in orders.items() if in_place(order, trace[name].rows)]
+    return {name: order for name, order in orders.items() if name not in still}, moved
 
 
 def _distinct(columns: Columns, order: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -48,6 +48,11 @@ def places(order: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return new
 
 
+def in_place(order: NDArray[np.int64], count: int) -> bool:
+    """Whether an order leaves all of so many rows where they are."""
+    return len(order) == count and bool((order[1:] > order[:-1]).all())
+
+
 def integers(values: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
     """Integers as an Arrow array, `NULL` as null; only of columns that hold nothing negative."""
     null = values == NULL

@@ -417,6 +417,8 @@ def test_what_is_put_again_while_the_old_is_collected_stays(store, tmp_path):
     for content in shared_content():
         age(store, store.put(content))
     launcher, _ = putters(store, tmp_path, 4, 1)
+    while sum(map(len, acknowledged(tmp_path))) < 40:
+        time.sleep(0.001)
     taken = 0
     while launcher.poll() is None:
         taken += len(store.collect(set(), grace_s=1800).removed)
