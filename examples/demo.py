@@ -38,6 +38,11 @@ def values(*arguments: str | Path) -> dict[str, Any]:
     return parsed
 
 
+def say(text: str) -> None:
+    """Say what comes next."""
+    print(f"\n# {text}", flush=True)
+
+
 def main() -> None:
     """Go through the whole path."""
     shutil.rmtree(ROOT / OUT, ignore_errors=True)
@@ -46,17 +51,29 @@ def main() -> None:
     plans = {name: OUT / f"{name}.plan.json" for name in ("dag", "barrier")}
     executions = {name: OUT / f"{name}.semtrace" for name in plans}
 
+    say(
+        "A planner, three analysts with tools side by side, an editor and a reviewer ran under AutoGen, and were logged."
+    )
     sources = [RECORDING / name for name in ("events.jsonl", "spans.jsonl", "stream.jsonl", "config.json")]
     semtrace("import", *sources, "-o", trace)
     semtrace("check", trace)
+    say("The tree of its stages; behind each operation what it waits for. Below, the run as AutoGen ran it.")
     semtrace("show", trace)
+    say(
+        "Two plans. dag: only what was recorded. barrier: the analysts one after the other, each pair with its proof."
+    )
     semtrace("plan", trace, "--rule", "dag", "-o", plans["dag"])
     semtrace("plan", trace, "--rule", "barrier", "--by", "chain", "-o", plans["barrier"])
+    say(
+        "The same work, released under each plan, on a simulated backend that serves everything at once (see README)."
+    )
     for name, plan in plans.items():
         semtrace("replay", trace, "--plan", plan, "--arrivals", "together", "-o", executions[name])
-    for execution in executions.values():
-        semtrace("audit", trace, execution)
     semtrace("show", executions["barrier"], "--trace", trace)
+    say(
+        "Was it the same work, and was nothing released early or late? Each rule, and on how many cases it was judged."
+    )
+    semtrace("audit", trace, executions["barrier"])
     semtrace("compare", trace, executions["dag"], executions["barrier"])
 
     table = Table(title="One AutoGen run, two release rules, the same work", title_justify="left")
@@ -76,6 +93,10 @@ def main() -> None:
         )
     print()
     Console().print(table)
+    print(
+        "added pairs: pairs of operations that the plan orders beyond the recorded edges. width: operations ready and not\n"
+        "finished at one time. The work is the same to the token; only the release rule differs."
+    )
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class SemtraceError(Exception):
 
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""
-        rule = f" [{self.requirement}]" if self.requirement else ""
+        rule = f" [{self.requirement}]" if self.requirement and self.requirement not in self.message else ""
         return f"{where}{self.message}{rule}"
 
     def as_dict(self) -> dict[str, str | None]:

@@ -10,7 +10,9 @@ from semtrace.cli.common import ForceOption, JsonOption, command, emit
 
 def _convert(source: Path, output: Path, *, directory: bool, force: bool, as_json: bool) -> None:
     from semtrace.store.bundle import open_bundle, rewrite_bundle
+    from semtrace.store.container import check_output
 
+    check_output(output, overwrite=force, inputs=[source])
     bundle = open_bundle(source)
     manifest = rewrite_bundle(bundle, output, directory=directory, overwrite=force)
     form = "directory" if directory else "ZIP file"

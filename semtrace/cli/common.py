@@ -1,6 +1,7 @@
 """What all commands share: output as text or JSON, errors for people, progress, and finding executions."""
 
 import functools
+import io
 import json
 import os
 import sys
@@ -48,13 +49,18 @@ def command(function: Callable[P, ExitCode | None]) -> Callable[P, None]:
         as_json = bool(kwargs.get("json_output"))
         try:
             code = function(*args, **kwargs) or ExitCode.OK
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except SemtraceError as error:
             show_error(error, as_json=as_json)
             code = error.exit_code
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: say no more
+            _drop_output()  # the reader has gone: say no more
             code = ExitCode.OK
+        except OSError as error:
+            _drop_output()
+            show_error(UsageError(f"cannot be read or written: {error}", code="file.io"), as_json=False)
+            code = ExitCode.USAGE
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
@@ -74,6 +80,12 @@ def command(function: Callable[P, ExitCode | None]) -> Callable[P, None]:
     return run
 
 
+def _drop_output() -> None:
+    """Let what is still to be printed go nowhere, so that the interpreter's own flush does not fail at its end."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def show_error(error: SemtraceError, *, as_json: bool) -> None:
     """Print an error: on standard error for people, on standard output as JSON."""
     if as_json:
@@ -88,7 +100,8 @@ def console() -> "Console":
     """The console for results; where nobody watches, lines are wide enough for digests."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    watched = sys.stdout is not None and sys.stdout.isatty()
+    return Console(file=sys.stdout or io.StringIO(), width=None if watched else 140, highlight=False)
 
 
 def emit(value: dict[str, Any], *, as_json: bool, text: "Callable[[], Sequence[RenderableType]]") -> None:
@@ -145,6 +158,12 @@ def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
             bar.stop()
 
 
+def bundle_path(name: str) -> tuple[Path, str | None]:
+    """A bundle's path, and the execution named after a `#`, if one is."""
+    path, _, inner = name.partition("#") if not Path(name).exists() else (name, "", "")
+    return Path(path), inner or None
+
+
 def open_trace(path: Path) -> "Bundle":
     """Open a bundle that holds a trace.
 
@@ -168,8 +187,8 @@ def open_execution(name: str, beside: "Bundle | None" = None) -> "Execution":
 
     if beside is not None and name in beside.manifest.executions and not Path(name).exists():
         return beside.execution(name)
-    path, _, inner = name.partition("#") if not Path(name).exists() else (name, "", "")
-    if not Path(path).exists():
+    path, inner = bundle_path(name)
+    if not path.exists():
         inside = ", ".join(sorted(beside.manifest.executions)) if beside is not None else ""
         raise UsageError(
             "neither a bundle nor the name of an execution in the trace's bundle",
@@ -177,7 +196,7 @@ def open_execution(name: str, beside: "Bundle | None" = None) -> "Execution":
             path=name,
             hint=f"the trace's bundle holds: {inside or 'no execution'}",
         )
-    return open_bundle(path).execution(inner or None)
+    return open_bundle(path).execution(inner)
 
 
 def plan_of(path: Path | None, execution: "Execution") -> "Plan | None":

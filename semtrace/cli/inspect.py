@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semtrace.cli.common import JsonOption, command, emit, finding_lines, open_execution, progress
+from semtrace.cli.common import (
+    JsonOption,
+    bundle_path,
+    command,
+    emit,
+    finding_lines,
+    open_execution,
+    progress,
+)
 from semtrace.errors import ExitCode, SemtraceError
 
 if TYPE_CHECKING:
@@ -13,7 +21,12 @@ if TYPE_CHECKING:
 
     from semtrace.store.bundle import Bundle
 
-PathArgument = Annotated[Path, typer.Argument(metavar="PATH", help="A bundle: a directory or a ZIP file.")]
+PathArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH", help="A bundle: a directory or a ZIP file (PATH#NAME: one of its executions)."
+    ),
+]
 
 
 @command
@@ -21,7 +34,12 @@ def info(path: PathArgument, json_output: JsonOption = False) -> None:
     """Say what is in a bundle: counts by kind, digests, content level, sources, loss report, executions."""
     from semtrace.store.bundle import open_bundle
 
-    value = describe(open_bundle(path))
+    source, inner = bundle_path(path)
+    bundle = open_bundle(source)
+    value = describe(bundle)
+    if inner is not None:
+        bundle.execution(inner)
+        value["executions"] = {inner: value["executions"][inner]}
     emit(value, as_json=json_output, text=lambda: _info_text(value))
 
 
@@ -127,7 +145,9 @@ def _info_text(value: dict[str, Any]) -> "list[RenderableType]":
             )
             table.add_row(name.replace("_", " "), f"{tokens['known']:,}{unknown}")
     for name, execution in value["executions"].items():
-        how = ", ".join(filter(None, (execution["mode"], execution["backend"], execution["plan"])))
+        how = ", ".join(
+            dict.fromkeys(filter(None, (execution["mode"], execution["backend"], execution["plan"])))
+        )
         table.add_row(f"execution {escape(name)}", f"{execution['events']:,} events, {escape(how)}")
         table.add_row("", execution["execution_digest"])
     for source in value["sources"]:
@@ -150,9 +170,13 @@ def check(path: PathArgument, json_output: JsonOption = False) -> ExitCode:
     from semtrace.check import check_bundle
     from semtrace.store.bundle import open_bundle
 
+    source, inner = bundle_path(path)
     try:
         with progress("checking", quiet=True):
-            findings = check_bundle(open_bundle(path))
+            bundle = open_bundle(source)
+            if inner is not None:
+                bundle.execution(inner)
+            findings = check_bundle(bundle)
     except SemtraceError as error:
         if error.exit_code is not ExitCode.FINDINGS or not json_output:
             raise
@@ -192,22 +216,20 @@ def show(
     from semtrace.store.bundle import open_bundle
     from semtrace.view.terminal import timeline, trace_tree
 
-    source, _, inner = path.partition("#") if not Path(path).exists() else (path, "", "")
+    source, inner = bundle_path(path)
     bundle = open_bundle(source)
     beside = open_bundle(trace).trace if trace is not None else None
     parts: list[RenderableType] = []
     value: dict[str, Any] = {"path": path}
     known = bundle.trace if bundle.manifest.trace is not None else beside
     if bundle.manifest.trace is not None and not inner:
-        value["operations"] = bundle.trace.operations.data.slice(0, operations).to_pylist()
-        value["edges"] = bundle.trace.edges.data.slice(0, operations * 4).to_pylist()
+        value["operations"] = bundle.trace.operations.named_rows(operations)
+        value["edges"] = bundle.trace.edges.named_rows(operations * 4)
         parts.extend(trace_tree(bundle.trace, tasks=tasks, operations=operations))
     names = [inner] if inner else sorted(bundle.manifest.executions)
     for name in names:
         execution = open_execution(f"{source}#{name}")
-        value.setdefault("executions", {})[name] = execution.events.data.slice(
-            0, tasks * operations
-        ).to_pylist()
+        value.setdefault("executions", {})[name] = execution.events.named_rows(tasks * operations)
         parts.append(f"[bold]execution {name}[/bold]")
         parts.extend(timeline(execution, known, instances=tasks, operations=operations))
     emit(value, as_json=json_output, text=lambda: parts)

@@ -58,8 +58,3 @@ def _register() -> None:
 
 
 _register()
-
-
-def main() -> None:
-    """Run the command line."""
-    app()

@@ -86,6 +86,10 @@ def plan(
 
     A plan that is not legal is shown and not written. A work-only plan is for analysis: it is written, and never legal.
     """
+    if output is not None:
+        from semtrace.store.container import check_output
+
+        check_output(output, overwrite=force, inputs=[trace, *([constraints] if constraints else [])])
     bundle = open_trace(trace)
     made = _make(bundle.trace, rule, by, width, stage, add or [], constraints)
     from semtrace.graph.legality import judge
@@ -134,8 +138,12 @@ def _make(
         return plans.work_only(work)
     if rule is RuleName.BARRIER:
         by = by or (BarrierName.WIDTH if width is not None else BarrierName.CHAIN)
-        if (by is BarrierName.WIDTH) != (width is not None):
-            raise UsageError("--by width needs --width, and only it has one", code="plan.options")
+        if by is BarrierName.WIDTH and width is None:
+            raise UsageError(
+                "--by width needs --width", code="plan.options", hint="for example --by width --width 2"
+            )
+        if by is not BarrierName.WIDTH and width is not None:
+            raise UsageError(f"--width belongs to --by width, not to --by {by.value}", code="plan.options")
         return barrier(trace, by.value, width=width or 1, stages=stage_ids(trace, stage) if stage else None)
     if not add and constraints is None:
         raise UsageError("a custom plan needs --add or --constraints", code="plan.options")

@@ -150,9 +150,12 @@ def measure(
         ),
     ] = None,
     multiple: Annotated[
-        str,
-        typer.Option("--multiple", help="Deadline as a multiple of the reference P95, usually 1.25 to 2.0."),
-    ] = "1.5",
+        str | None,
+        typer.Option(
+            "--multiple",
+            help="Deadline as a multiple of the reference P95, from 1.25 to 2.0; 1.5 if left out.",
+        ),
+    ] = None,
     window_ns: WindowOption = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -161,10 +164,14 @@ def measure(
 
     bundle = open_trace(trace)
     ran = open_execution(execution, bundle)
+    if multiple is not None and reference is None:
+        raise UsageError("--multiple belongs to --reference", code="measure.options")
     if reference is not None:
         if deadline_ns is not None:
             raise UsageError("--deadline-ns and --reference exclude each other", code="measure.options")
-        deadline_ns = run(bundle.trace, open_execution(reference, bundle)).deadline(_multiple(multiple))
+        deadline_ns = run(bundle.trace, open_execution(reference, bundle)).deadline(
+            _multiple(multiple or "1.5")
+        )
     measures = run(bundle.trace, ran, plan_of(plan, ran), deadline_ns=deadline_ns, window_ns=window_ns)
     value = measures.as_dict()
     emit(value, as_json=json_output, text=lambda: _measures_text(value))
@@ -225,7 +232,13 @@ def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
             for part, amount in path.items()
             if part not in {"total", "unknown"} and amount
         ]
-        parts.append(_rows("completed path: where the root latency went", ("part", "ms", "share"), shares))
+        parts.append(
+            _rows(
+                f"completed path, summed over {len(value['instances']) - path['unknown']} instances: where root latency went",
+                ("part", "ms", "share"),
+                shares,
+            )
+        )
     width = value["width"]
     mean = "unknown" if width["mean"] is None else f"{width['mean']:.2f}"
     parts.append(f"width: greatest {width['max']}, mean {mean}")
@@ -245,12 +258,16 @@ def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
             _rows("agents (medians)", ("agent", "waits at joins, ms", "queue, ms", "prompt tokens"), agents)
         )
     if value["attainment"] is not None:
-        attained = value["attainment"]
-        parts.append(
-            f"attainment: {attained['part']} of {attained['whole']} by the deadline ({value['deadline']['source']}); "
-            f"goodput {value['goodput_per_second']} tasks/s"
-        )
+        parts.append(_attainment(value))
     return parts
+
+
+def _attainment(value: dict[str, Any]) -> str:
+    attained, goodput = value["attainment"], value["goodput_per_second"]
+    deadline = value["deadline"]["ns"]
+    which = "each task's own deadline" if deadline is None else f"the deadline of {milliseconds(deadline)} ms"
+    rate = "" if goodput is None else f"; goodput {goodput:.4g} tasks/s"
+    return f"attainment: {attained['part']} of {attained['whole']} instances by {which}{rate}"
 
 
 @command
@@ -288,6 +305,14 @@ def _comparison_text(value: dict[str, Any], first: str, second: str) -> "list[Re
         ["width, greatest", *map(str, widths["max"])],
         ["width, mean", *("unknown" if mean is None else f"{mean:.2f}" for mean in widths["mean"])],
     ]
+    attained = [side["attainment"] for side in sides]
+    if any(attained):
+        rows.append(
+            [
+                "on time",
+                *("no deadline" if one is None else f"{one['part']} of {one['whole']}" for one in attained),
+            ]
+        )
     difference = value["root_latency_difference"]
     ratio = value["root_latency_ratio"]
     parts: list[RenderableType] = [
@@ -304,6 +329,18 @@ def _comparison_text(value: dict[str, Any], first: str, second: str) -> "list[Re
         parts.append(
             f"  {interval['level_percent']} % bootstrap interval of the median: "
             f"{milliseconds(interval['low'])} to {milliseconds(interval['high'])} ms"
+        )
+    unlike = [
+        fact
+        for fact in ("backend", "clock", "mode", "measured_at")
+        if sides[0].get(fact) != sides[1].get(fact)
+    ]
+    if unlike:
+        which = "; ".join(
+            f"{fact.replace('_', ' ')} {sides[0].get(fact)} and {sides[1].get(fact)}" for fact in unlike
+        )
+        parts.append(
+            f"[yellow]not like with like[/yellow]: {_escaped(which)}. The difference is not the plan's alone."
         )
     parts.extend(
         f"{name.replace('_', ' in the ')} execution: {len(value[name])} instances"

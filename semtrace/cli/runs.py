@@ -70,7 +70,9 @@ def replay(
     from semtrace.store.container import check_output
     from semtrace.store.digests import execution_digest, show, work_digest
 
-    check_output(output, overwrite=force)
+    check_output(
+        output, overwrite=force, inputs=[path for path in (trace, plan, scenario) if path is not None]
+    )
     bundle = open_trace(trace)
     findings = check_trace(bundle.trace, content=False)
     if findings:
@@ -90,6 +92,8 @@ def replay(
         "output": str(output),
         "name": name,
         "plan": made.name,
+        "backend": execution.header.backend.as_json(),
+        "arrivals": _arrivals_of(execution),
         "execution_digest": show(execution_digest(execution)),
         "instances": execution.instances.rows,
         "events": execution.events.rows,
@@ -111,14 +115,22 @@ def _end(execution: "Execution") -> int | None:
     return int(finished.max()) if len(finished) else None
 
 
+def _arrivals_of(execution: "Execution") -> str:
+    arrivals = (execution.header.scenario or {}).get("arrivals", {})
+    return str((arrivals.get("drawn_from") or arrivals).get("kind", "unknown"))
+
+
 def _text(value: dict[str, Any]) -> "list[RenderableType]":
     from rich.markup import escape
 
+    backend = value["backend"]
+    settings = ", ".join(f"{key}={setting}" for key, setting in backend.get("settings", {}).items())
     lines: list[RenderableType] = [
-        (
-            f"replayed {value['instances']} instances, {value['events']} operations under plan {escape(value['plan'])}; "
-            f"the last ended at {milliseconds(value['end_ns'])} ms"
+        escape(
+            f"replayed {value['instances']} instances, {value['events']} operations under plan {value['plan']}, "
+            f"arrivals {value['arrivals']}; the last ended at {milliseconds(value['end_ns'])} ms"
         ),
+        escape(f"simulated by backend {backend['name']} ({settings}), on a virtual clock"),
         f"execution {value['execution_digest']}",
     ]
     if value["unfinished"]:

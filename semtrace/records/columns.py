@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -124,6 +124,16 @@ class Columns:
         """The `digest` column as bytes; only of the artifacts table."""
         values: list[bytes] = self.array("digest").to_pylist()
         return values
+
+    def named_rows(self, limit: int) -> list[dict[str, object]]:
+        """The first rows as dictionaries, enumerations by name, for showing."""
+        rows: list[dict[str, Any]] = self.data.slice(0, limit).to_pylist()
+        for column in self.spec.columns:
+            if column.enum is not None:
+                for row in rows:
+                    number = row[column.name]
+                    row[column.name] = None if number is None else column.enum(number).name.lower()
+        return rows
 
     def row(self, index: int) -> dict[str, object]:
         """One row as a dictionary, for messages and for showing; not for loops."""

@@ -99,7 +99,12 @@ class Document(BaseModel):
             lines = []
             for key in unknown:
                 near = difflib.get_close_matches(key, type(self).model_fields, n=1, cutoff=0.5)
-                lines.append(f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+                known = (
+                    f"did you mean {near[0]!r}?"
+                    if near
+                    else f"the keys are {', '.join(type(self).model_fields)}"
+                )
+                lines.append(f"unknown key {key!r}, {known}")
             raise ValueError("; ".join(lines))
 
     @model_serializer(mode="wrap")
@@ -181,7 +186,14 @@ def read_values(path: Path) -> object:
             f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
         ) from error
     except UnicodeDecodeError as error:
-        raise DocumentError(f"not UTF-8 text: {error}", code="document.encoding", path=str(path)) from error
+        raise DocumentError(
+            f"not UTF-8 text: {error}",
+            code="document.encoding",
+            path=str(path),
+            hint="this is a ZIP file, perhaps a bundle, where a document is wanted"
+            if _is_zip(path)
+            else None,
+        ) from error
     try:
         if path.suffix.lower() == ".json":
             return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
@@ -198,6 +210,11 @@ def read_values(path: Path) -> object:
 
 class _NotAllowedError(ValueError):
     """YAML or JSON, but with something that a document must not have (ST-DOC-003)."""
+
+
+def _is_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -289,13 +289,27 @@ def open_container(path: Path) -> Container:
     return ZipContainer(path)
 
 
-def check_output(path: Path, *, overwrite: bool) -> None:
+def check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) -> None:
     """Refuse an output path before the work for it is done.
+
+    Args:
+        path: where the output is to be.
+        overwrite: whether what is there may be replaced.
+        inputs: what is read for it; never replaced, whatever `overwrite` says.
 
     Raises:
         UsageError: it exists and may not be overwritten, or its folder is missing, or it is a directory that is no
-            bundle.
+            bundle, or it is, holds or lies in an input.
     """
+    for read in inputs:
+        real, target = read.resolve(), path.resolve()
+        if target == real or real in target.parents or target in real.parents:
+            raise UsageError(
+                f"the output would replace or lie in what is read: {read}",
+                code="file.same",
+                path=str(path),
+                hint="name another output; --force does not replace inputs",
+            )
     if os.path.lexists(path) and not overwrite:
         raise UsageError(
             "exists already", code="file.exists", path=str(path), hint="name another, or use --force"

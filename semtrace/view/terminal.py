@@ -121,6 +121,7 @@ def timeline(
     for instance in range(min(execution.instances.rows, instances)):
         rows = [int(row) for row in (instance_of == instance).nonzero()[0]]
         parts.append(_instance_table(execution, trace, instance, rows, operations, width))
+    parts.append("[dim]·[/dim] ready and not yet running   [dim]█[/dim] running")
     if execution.instances.rows > instances:
         parts.append(f"… {execution.instances.rows - instances} more instances (--tasks N shows more)")
     return parts

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -82,13 +85,24 @@ def test_errors_are_json_when_asked(name, tmp_path):
         (["replay", "{t}", "-o", "{out}", "--backend", "warp"], 2, "no backend 'warp'"),
         (["replay", "{t}", "-o", "{out}", "--set", "c0"], 2, "KEY=VALUE"),
         (["replay", "{t}", "-o", "{out}", "--set", "c0=5"], 2, "did you mean 'c0_ns'"),
+        (["replay", "{t}", "-o", "{out}", "--set", "speed=5"], 2, "the keys are c0_ns, c_pre_ns, c_dec_ns"),
         (["replay", "{t}", "-o", "{out}", "--set", "c0_ns=-5"], 2, "c0_ns"),
         (["replay", "{t}", "-o", "{out}", "--arrivals", "whenever"], 2, "--arrivals whenever"),
         (["replay", "{t}", "-o", "{out}", "--arrivals", "poisson"], 2, "poisson:MEAN_NS"),
         (["replay", "{t}", "-o", "{out}", "--arrivals", "closed-loop:0"], 2, "users"),
         (["replay", "{t}", "-o", "{out}", "--copies", "0"], 2, "copies"),
         (["replay", "{t}", "-o", "{dir}/no/where.semtrace"], 2, "folder is missing"),
-        (["replay", "{t}", "-o", "{t}"], 2, "exists already"),
+        (["replay", "{t}", "-o", "{t}", "--force"], 2, "would replace or lie in what is read"),
+        (["plan", "{t}", "-o", "{t}", "--force"], 2, "would replace or lie in what is read"),
+        (["pack", "{t}", "-o", "{t}", "--force"], 2, "would replace or lie in what is read"),
+        (["measure", "{t}", "native", "--multiple", "2"], 2, "--multiple belongs to --reference"),
+        (
+            ["plan", "{t}", "--rule", "barrier", "--by", "chain", "--width", "2"],
+            2,
+            "--width belongs to --by width",
+        ),
+        (["info", "{t}#nobody"], 2, "it has: native"),
+        (["check", "{t}#nobody"], 2, "it has: native"),
         (["replay", "{t}", "-o", "{out}", "--plan", "{dir}/none.json"], 2, "none.json"),
         (["replay", "{t}", "-o", "{out}", "--plan", "{t}"], 2, "not UTF-8"),
         (["audit", "{t}", "nobody"], 2, "native"),
@@ -156,3 +170,48 @@ def test_no_command_lacks_a_test():
     help_text = run("--help").out
     for name in (*COMMANDS, "import"):
         assert f" {name} " in help_text
+
+
+def test_a_closed_or_full_output_is_no_fault(trace_file):
+    semtrace = Path(sys.executable).parent / "semtrace"
+    closed = subprocess.run(
+        f"{semtrace} info {trace_file} >&-", shell=True, capture_output=True, text=True, check=False
+    )
+    assert (closed.returncode, closed.stderr) == (0, "")
+    full = subprocess.run(
+        f"{semtrace} info {trace_file} --json >/dev/full",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert full.returncode == 2
+    assert "No space left" in full.stderr
+    assert "Traceback" not in full.stderr
+    read = subprocess.run(
+        f"{semtrace} info {trace_file} --json | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (read.stdout, read.stderr) == ("{\n", "")
+
+
+def test_executions_are_named_as_replay_prints_them(trace_file, tmp_path):
+    out = tmp_path / "out.semtrace"
+    printed = run("replay", trace_file, "-o", out).out.split()[-1]
+    assert run("info", printed, "--json").json["executions"].keys() == {"replay"}
+    assert run("check", printed).code == 0
+    assert run("audit", trace_file, printed).code == 0
+
+
+def test_runs_that_are_not_alike_are_said_to_be_so(trace_file, tmp_path):
+    out = tmp_path / "out.semtrace"
+    run("replay", trace_file, "-o", out)
+    assert "not like with like: backend native and ideal" in run("compare", trace_file, "native", out).out
+    other = tmp_path / "other.semtrace"
+    run("replay", trace_file, "-o", other)
+    compared = run("compare", trace_file, out, other, "--deadline-ns", 1_000_000_000).out
+    assert "not like with like" not in compared
+    assert "1 of 1" in compared
