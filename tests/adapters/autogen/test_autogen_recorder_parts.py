@@ -154,6 +154,7 @@ def test_an_event_that_cannot_be_recorded_is_counted_and_said_once(tmp_path, cap
 
 
 def test_on_a_full_disk_the_application_goes_on(tmp_path, monkeypatch, caplog):
+    """ST-STR-026."""
     real, room = os.write, [10**6]
 
     def write(descriptor, data):

@@ -132,6 +132,7 @@ def test_large_content_is_cut_into_parts_and_empty_content_is_there(tmp_path, mo
 
 
 def test_withheld_content_stays_withheld(tmp_path, built):
+    """ST-STR-047."""
     artifacts = built.trace["artifacts"].data
     column = artifacts.schema.get_field_index("availability")
     kinds = pa.array([Availability.WITHHELD, *[Availability.EMBEDDED] * (artifacts.num_rows - 1)], pa.uint8())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import struct
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -21,6 +24,8 @@ from semtrace.stream.framing import (
 from semtrace.stream.scan import Scan, is_stream
 from semtrace.v1 import stream_pb2
 
+SPEC = Path(__file__).parents[3] / "spec/stream.md"
+
 
 def stream(path, payloads):
     """A stream of these payloads."""
@@ -37,6 +42,7 @@ PAYLOADS = [b"first", b"", b"third" * 9, b"\xfbSTR" * 8, b"last"]
 
 
 def test_the_bytes_are_those_of_the_standard():
+    """ST-STR-010, ST-STR-012."""
     assert (
         file_header().hex()
         == "895354534c0d0a1a01000000"
@@ -45,6 +51,9 @@ def test_the_bytes_are_those_of_the_standard():
     head = struct.pack("<4sIII", b"\xfbSTR", 7, 3, crc32(b"abc"))
     assert frame(7, b"abc") == head + struct.pack("<I", crc32(head)) + b"abc"
     assert crc32(b"123456789") == 0xCBF43926  # the check value that names this CRC
+    for block in re.findall(r"```json example\n(.*?)\n```", SPEC.read_text("utf-8"), re.DOTALL):
+        example = json.loads(block)
+        assert file_header() + frame(0, bytes.fromhex(example["payload"])) == bytes.fromhex(example["file"])
 
 
 def test_what_was_written_is_read(tmp_path):
@@ -80,6 +89,7 @@ def test_every_flipped_bit_is_found_and_the_rest_recovered(tmp_path):
 
 
 def test_every_cut_is_a_torn_tail_or_the_end_of_a_record(tmp_path):
+    """ST-STR-032."""
     whole = stream(tmp_path / "whole", PAYLOADS).read_bytes()
     ends = [FILE_HEADER_BYTES]
     for payload in PAYLOADS:
@@ -96,6 +106,7 @@ def test_every_cut_is_a_torn_tail_or_the_end_of_a_record(tmp_path):
 
 
 def test_records_that_are_missing_repeated_or_out_of_place_are_found(tmp_path):
+    """ST-STR-016."""
     parts = [frame(at, payload) for at, payload in enumerate(PAYLOADS)]
     path = tmp_path / "s"
     for order, lost in (
@@ -114,6 +125,7 @@ def test_records_that_are_missing_repeated_or_out_of_place_are_found(tmp_path):
 
 
 def test_a_stretch_of_other_bytes_costs_only_what_it_covers(tmp_path):
+    """ST-STR-033."""
     whole = bytearray(stream(tmp_path / "s", [b"x" * 50] * 100).read_bytes())
     whole[700:900] = bytes(200)
     (tmp_path / "s").write_bytes(whole)

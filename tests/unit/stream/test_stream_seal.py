@@ -100,6 +100,7 @@ def test_rows_in_any_order_become_canonical_rows(tmp_path):
 
 
 def test_the_recorders_ids_are_kept_as_annotations(tmp_path):
+    """ST-STR-059."""
     trace = seal([capture(tmp_path / "s", parts())]).trace
     notes = trace["annotations"]
     kept = {
@@ -150,7 +151,7 @@ def test_a_delay_that_the_recorder_states_is_kept(tmp_path):
 
 
 def test_captures_of_several_processes_are_one_run(tmp_path):
-    """Each process has an origin of its times; ids are one space."""
+    """Each process has an origin of its times; ids are one space, and records of one id are merged (ST-STR-058)."""
     rows = parts()
     other = [
         record(trace_header={"origin_unix_ns": ORIGIN - 100}),
@@ -236,7 +237,7 @@ def test_records_out_of_their_place_are_refused(tmp_path):
         ([head(), head(), end], "the head is record 0"),
         ([head(), end, record(1, task={})], "after the end"),
         ([head(), record(end={"records": 9})], "states 9 records"),
-        ([record(head={"form": 1, "run": b"short"})], "run of 5 bytes"),
+        ([record(head={"form": 1, "run": b"short"})], "run of 5 bytes"),  # ST-STR-022
         ([record(head={"form": 7})], "form 7"),
     ):
         with pytest.raises(FormatError, match=match):
@@ -272,6 +273,7 @@ def test_a_capture_is_sealed_whatever_part_of_it_was_written(tmp_path):
 
 
 def test_an_operation_under_way_when_the_recorder_was_killed_is_said_to_be_unfinished(tmp_path):
+    """ST-STR-064."""
     rows = [
         record(1, task={"name": "t"}),
         record(2, operation={"task": 1, "kind": OperationKind.LLM}),
@@ -286,6 +288,7 @@ def test_an_operation_under_way_when_the_recorder_was_killed_is_said_to_be_unfin
 
 
 def test_a_torn_tail_is_left_out_and_reported(tmp_path):
+    """ST-STR-063."""
     path = capture(tmp_path / "s", parts(), closed=False)
     path.write_bytes(path.read_bytes() + frame(50, b"x" * 100)[:70])
     sealed = seal([path])
@@ -355,6 +358,7 @@ def reader(monkeypatch, tmp_path):
 
 
 def test_sources_are_handed_to_their_adapter_as_files(tmp_path, reader):
+    """ST-STR-061, ST-STR-065."""
     one = [source("a.jsonl", b"1"), source("b.jsonl", b"x", "k"), source("a.jsonl", b"2"), source("b.jsonl", b"y", "k"),
            source("b.jsonl", b"z", "l")]  # fmt: skip
     two = [source("a.jsonl", b"3"), source("b.jsonl", b"w", "k")]

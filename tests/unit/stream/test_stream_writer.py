@@ -49,15 +49,21 @@ def test_a_stream_has_a_head_its_records_and_an_end(tmp_path):
 
 
 def test_a_record_is_in_the_file_when_append_returns(tmp_path):
+    """ST-STR-024; and it is not changed afterwards (ST-STR-027)."""
     path = tmp_path / "s"
     stream = StreamWriter(path)
+    before = b""
     for number in range(5):
         stream.append(piece(number))
+        now = path.read_bytes()
+        assert now.startswith(before)
+        before = now
         assert keys(path) == [str(at) for at in range(number + 1)]
     stream.close()
 
 
 def test_a_stream_is_made_once(tmp_path):
+    """ST-STR-023."""
     path = tmp_path / "s"
     StreamWriter(path).close()
     with pytest.raises(UsageError, match="exists already"):
