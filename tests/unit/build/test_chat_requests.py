@@ -210,7 +210,7 @@ def test_equal_tools_alone_are_no_context():
 def test_tools_told_twice_are_not_taken_for_the_requests():
     def build(builder, operation):
         for _ in range(2):
-            builder.segment(operation, Role.TOOLS, canonical_json(TOOLS).decode())
+            builder.segment(operation, Role.TOOLS, artifact=builder.json_artifact(TOOLS))
         builder.segment(operation, Role.USER, "u")
 
     assert inherited(build, [{"role": "user", "content": "u"}], TOOLS)[0] == 0

@@ -414,7 +414,7 @@ def test_sixteen_processes_put_the_same_and_different_content(store, tmp_path):
 
 def test_what_is_put_again_while_the_old_is_collected_stays(store, tmp_path):
     """ST-STO-014, ST-STO-021: old content, put again by some while a collector takes what is old."""
-    for content in shared_content():
+    for content in [*shared_content(), b"what nobody puts again"]:
         age(store, store.put(content))
     launcher, _ = putters(store, tmp_path, 4, 1)
     while sum(map(len, acknowledged(tmp_path))) < 40:
