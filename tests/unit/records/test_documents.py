@@ -50,7 +50,10 @@ def test_an_unknown_key_names_the_nearest(tmp_path):
     error = refused(tmp_path, "name: a\nwheel: []\n")
     assert error.message == "unknown key 'wheel', did you mean 'wheels'?"
     assert error.requirement == "ST-DOC-001"
-    assert refused(tmp_path, "name: a\nzzz: 1\n").message == "unknown key 'zzz'"
+    assert (
+        refused(tmp_path, "name: a\nzzz: 1\n").message
+        == "unknown key 'zzz', the keys are name, wheels, born_ns"
+    )
 
 
 def test_every_mistake_is_named_with_its_place(tmp_path):
