@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from semtrace.errors import ReplayError
+from semtrace.kernels import run
 from semtrace.records.enums import Trigger
 
 if TYPE_CHECKING:
@@ -98,8 +100,6 @@ def schedule(
 ) -> Schedule:
     """When everything happens if every operation takes a given time from its release.
 
-    Whole levels of the graph are computed at once.
-
     Args:
         constraints: of the plan.
         arrival_ns: arrival of each operation's task, in ns, shape (operations,).
@@ -122,46 +122,127 @@ def schedule(
             hint="look for a delay, lag, duration or arrival that is off by a unit",
         )
     count = constraints.operations
-    hubs = len(constraints.waits)
-    tokens = duration_ns if first_token_after_ns is None else first_token_after_ns
-    wait_sizes = [len(wait) for wait in constraints.waits]
-    hold_sizes = [len(hold) for hold in constraints.holds]
-    hub = np.arange(count, count + hubs, dtype=np.int64)
-    none = np.zeros(0, dtype=np.int64)
-    source = np.concatenate([constraints.source, *constraints.waits, np.repeat(hub, hold_sizes)])
-    target = np.concatenate([constraints.target, np.repeat(hub, wait_sizes), *(constraints.holds or (none,))])
-    extra = len(source) - len(constraints.source)
-    trigger = np.concatenate([constraints.trigger, np.full(extra, Trigger.FINISH)])
-    lag = np.concatenate([constraints.lag_ns, np.zeros(extra, dtype=np.int64)])
-    order = np.argsort(source, kind="stable")
-    target, trigger, lag = target[order], trigger[order], lag[order]
-    bounds = np.searchsorted(source[order], np.arange(count + hubs + 1))
-    missing = np.bincount(target, minlength=count + hubs)
-    delay = np.concatenate([external_delay_ns, np.zeros(hubs, dtype=np.int64)])
-    length = np.concatenate([duration_ns, np.zeros(hubs, dtype=np.int64)])
-    token = np.concatenate([tokens, np.zeros(hubs, dtype=np.int64)])
-    ready = np.full(count + hubs, UNKNOWN, dtype=np.int64)
-    ready[:count] = np.where(missing[:count] == 0, arrival_ns, UNKNOWN)
-    finished = np.full(count + hubs, UNKNOWN, dtype=np.int64)
-    level = np.flatnonzero(missing == 0)
-    while len(level):
-        released = ready[level] + delay[level]
-        finished[level] = released + length[level]
-        sizes = bounds[level + 1] - bounds[level]
-        edges = np.repeat(bounds[level] - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(
-            sizes.sum()
+    nodes = count + len(constraints.waits)
+    edges = _Edges.of(constraints, nodes)
+
+    def widened(values: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.concatenate([values, np.zeros(nodes - count, dtype=np.int64)]) if nodes > count else values
+
+    length = widened(duration_ns)
+    tokens = length if first_token_after_ns is None else widened(first_token_after_ns)
+    ready, released, finished = (np.full(nodes, UNKNOWN, dtype=np.int64) for _ in range(3))
+    order = edges.order()
+    run(
+        _forward,
+        len(edges.source),
+        *(order, edges.offsets, edges.source, edges.trigger, edges.lag_ns),
+        *(widened(arrival_ns), widened(external_delay_ns), length, tokens),
+        *(ready, released, finished),
+    )
+    return Schedule(ready[:count], released[:count], finished[:count])
+
+
+def _forward(
+    order: Any,
+    offsets: Any,
+    source: Any,
+    trigger: Any,
+    lag: Any,
+    arrival: Any,
+    delay: Any,
+    length: Any,
+    token: Any,
+    ready: Any,
+    released: Any,
+    finished: Any,
+) -> None:
+    """Ready, released and finished times of nodes, each after all that it waits for (arrays, or lists; see kernels)."""
+    for at in range(len(order)):
+        node = order[at]
+        latest = arrival[node]
+        first = True
+        for edge in range(offsets[node], offsets[node + 1]):
+            before = source[edge]
+            came = finished[before]
+            if trigger[edge] == 2:  # start
+                came = released[before]
+            elif trigger[edge] == 3:  # first token
+                came = released[before] + token[before]
+            came += lag[edge]
+            if first or came > latest:
+                latest = came
+            first = False
+        ready[node] = latest
+        released[node] = latest + delay[node]
+        finished[node] = released[node] + length[node]
+
+
+def _kahn(offsets: Any, followers: Any, missing: Any, order: Any, placed: Any) -> None:
+    """A topological order of nodes; `placed[0]` is how many there are in it, those on no cycle and behind none."""
+    filled = 0
+    for node in range(len(missing)):
+        if missing[node] == 0:
+            order[filled] = node
+            filled += 1
+    done = 0
+    while done < filled:
+        node = order[done]
+        done += 1
+        for edge in range(offsets[node], offsets[node + 1]):
+            follower = followers[edge]
+            missing[follower] -= 1
+            if missing[follower] == 0:
+                order[filled] = follower
+                filled += 1
+    placed[0] = filled
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """Constraints as edges alone, sorted by target; each group is a node that takes no time."""
+
+    nodes: int
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    trigger: NDArray[np.int64]
+    lag_ns: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, constraints: Constraints, nodes: int) -> _Edges:
+        """The edges of constraints."""
+        recorded = (constraints.source, constraints.target, constraints.trigger, constraints.lag_ns)
+        if nodes == constraints.operations:
+            return cls(nodes, *recorded)
+        hub = np.arange(constraints.operations, nodes, dtype=np.int64)
+        sizes = [[len(group) for group in side] for side in (constraints.waits, constraints.holds)]
+        source = np.concatenate([constraints.source, *constraints.waits, np.repeat(hub, sizes[1])])
+        target = np.concatenate([constraints.target, np.repeat(hub, sizes[0]), *constraints.holds])
+        extra = len(source) - len(constraints.source)
+        trigger = np.concatenate([constraints.trigger, np.full(extra, Trigger.FINISH)])
+        lag = np.concatenate([constraints.lag_ns, np.zeros(extra, dtype=np.int64)])
+        order = np.argsort(target, kind="stable")
+        return cls(nodes, source[order], target[order], trigger[order], lag[order])
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where the edges into each node begin, shape (nodes + 1,)."""
+        return _offsets(self.target, self.nodes)
+
+    def order(self) -> NDArray[np.int64]:
+        """The nodes, each after all that it waits for; those on a cycle, or behind one, are left out."""
+        if bool((self.source < self.target).all()):
+            return np.arange(self.nodes, dtype=np.int64)
+        by_source = np.argsort(self.source, kind="stable")
+        missing = np.bincount(self.target, minlength=self.nodes).astype(np.int64)
+        order, placed = np.zeros(self.nodes, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        run(
+            _kahn,
+            len(self.source),
+            *(_offsets(self.source, self.nodes), self.target[by_source], missing, order, placed),
         )
-        at = np.repeat(np.arange(len(level)), sizes)
-        after = np.where(
-            trigger[edges] == Trigger.FINISH,
-            length[level][at],
-            np.where(trigger[edges] == Trigger.START, 0, token[level][at]),
-        )
-        to = target[edges]
-        np.maximum.at(ready, to, released[at] + after + lag[edges])
-        np.subtract.at(missing, to, 1)
-        level = np.unique(to[missing[to] == 0])
-    blocked = missing[:count] > 0
-    ready[:count][blocked] = UNKNOWN
-    released_all = np.where(blocked, UNKNOWN, ready[:count] + external_delay_ns)
-    return Schedule(ready[:count], released_all, finished[:count])
+        return order[: int(placed[0])]
+
+
+def _offsets(sorted_by: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
+    sizes = np.bincount(sorted_by, minlength=nodes)
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
