@@ -65,11 +65,11 @@ def certify(
     harness, 3 nothing ran.
     """
     from semtrace_conformance.certificate import dump, make
-    from semtrace_conformance.known import read_known
+    from semtrace_conformance.known import read_known, verdict
     from semtrace_conformance.process import Process, parse_command
     from semtrace_conformance.reports import html as html_page
     from semtrace_conformance.reports import junit as junit_text
-    from semtrace_conformance.runner import Limits, Runner, order
+    from semtrace_conformance.runner import START_S, Limits, Runner, order
     from semtrace_conformance.selfcheck import check_harness, check_suite
     from semtrace_conformance.suite import find_suite
 
@@ -85,7 +85,10 @@ def certify(
     check_harness()
     with progress("certifying", quiet=json_output) as update:
         runner = Runner(
-            suite, lambda folder: Process(wanted, folder), limits=Limits(scale=time_scale), progress=update
+            suite,
+            lambda folder: Process(wanted, folder),
+            limits=Limits(START_S * time_scale, time_scale),
+            progress=update,
         )
         outcome = runner.run(selected)
     certificate = make(suite, outcome, wanted, selection=[*(profile or []), *(case or [])], expected=known)
@@ -96,7 +99,7 @@ def certify(
     ):
         if path is not None:
             _write(path, text)
-    code, sentence = _end(certificate)
+    code, sentence = verdict(certificate)
     value = {
         "conformant": certificate.conformant,
         "exit": int(code),
@@ -140,34 +143,6 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(
             f"cannot be written: {error.strerror}", code="file.unwritable", path=str(path)
         ) from error
-
-
-def _end(certificate: "Certificate") -> tuple[ExitCode, str]:
-    """How the command ends, and the one sentence that says why."""
-    from semtrace_conformance.known import surprises
-
-    counts = certificate.counts
-    name = f"{certificate.testee.name} {certificate.testee.version}"
-    if not counts.applicable:
-        claims = ", ".join(sorted(certificate.declared)) or "none"
-        return ExitCode.NOTHING_RAN, f"nothing ran: of the profiles asked for, {name} declares {claims}"
-    unexpected, passed = surprises(certificate)
-    if certificate.conformant and not passed:
-        claims = ", ".join(each for each, claim in certificate.profiles.items() if claim.of)
-        return ExitCode.OK, f"{name} is conformant: {claims} ({counts.counting} of {counts.applicable} cases)"
-    if unexpected:
-        share = f"{counts.counting} of {counts.applicable} cases count"
-        first = f"{unexpected[0]} is the first that does not"
-        return ExitCode.FINDINGS, f"{name} is not conformant: {share}, {first}"
-    if passed:
-        return (
-            ExitCode.USAGE,
-            f"the file of expected failures is out of date: {', '.join(passed[:5])} did not fail",
-        )
-    return (
-        ExitCode.OK,
-        f"{name} is not conformant; it failed in the {len(certificate.failing)} cases expected, and no other",
-    )
 
 
 def _text(certificate: "Certificate", sentence: str, output: Path | None) -> "list[RenderableType]":

@@ -1,4 +1,4 @@
-"""Failures that are known: exact cases, each with a reason and a link."""
+"""Failures that are known, exact cases with a reason and a link each; and how a run ends with them and without."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from semtrace.errors import DocumentError, UsageError
+from semtrace.errors import DocumentError, ExitCode, UsageError
 from semtrace_conformance.certificate import ExpectedFailure
 from semtrace_conformance.messages import Model, explain
 
@@ -73,3 +73,29 @@ def surprises(certificate: Certificate) -> tuple[list[str], list[str]]:
     failing = {result.case for result in certificate.failing}
     asked = {result.case for result in certificate.results}
     return sorted(failing - expected), sorted((expected & asked) - failing)
+
+
+def verdict(certificate: Certificate) -> tuple[ExitCode, str]:
+    """How the command ends, and the one sentence that says why."""
+    counts = certificate.counts
+    name = f"{certificate.testee.name} {certificate.testee.version}"
+    if not counts.applicable:
+        claims = ", ".join(sorted(certificate.declared)) or "none"
+        return ExitCode.NOTHING_RAN, f"nothing ran: of the profiles asked for, {name} declares {claims}"
+    unexpected, passed = surprises(certificate)
+    if certificate.conformant and not passed:
+        claims = ", ".join(each for each, claim in certificate.profiles.items() if claim.of)
+        return ExitCode.OK, f"{name} is conformant: {claims} ({counts.counting} of {counts.applicable} cases)"
+    if unexpected:
+        share = f"{counts.counting} of {counts.applicable} cases count"
+        first = f"{unexpected[0]} is the first that does not"
+        return ExitCode.FINDINGS, f"{name} is not conformant: {share}, {first}"
+    if passed:
+        return (
+            ExitCode.USAGE,
+            f"the file of expected failures is out of date: {', '.join(passed[:5])} did not fail",
+        )
+    return (
+        ExitCode.OK,
+        f"{name} is not conformant; it failed in the {len(certificate.failing)} cases expected, and no other",
+    )

@@ -49,10 +49,12 @@ class Limits:
     """How long things may take.
 
     Attributes:
+        start_s: seconds to answer `start`.
         scale: what budgets of cases are multiplied with.
         total_s: seconds for all cases together; what is left is not asked then.
     """
 
+    start_s: float = START_S
     scale: float = 1.0
     total_s: float = 1800.0
 
@@ -157,7 +159,7 @@ class Runner:
             profiles={name: sorted(each) for name, each in self._suite.requirements.profiles.items()},
         )
         try:
-            greeting = parse_greeting(connection.ask(encode(offer), START_S * self._limits.scale))
+            greeting = parse_greeting(connection.ask(encode(offer), self._limits.start_s))
         except (TroubleError, BadMessageError) as error:
             said = _last_line(connection.stderr())
             self._kill()

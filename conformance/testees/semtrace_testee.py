@@ -11,11 +11,11 @@ import base64
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 import semtrace
+from semtrace.build.ordering import order_operations
 from semtrace.check import Finding, check_bundle, check_trace
 from semtrace.errors import SemtraceError
 from semtrace.graph.barrier import barrier
@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 PROFILES = {
     "reader": ["directory", "zip", "executions", "requests"],
-    "writer": ["directory", "zip", "rewrite"],
+    "writer": ["directory", "zip", "rewrite", "numbering"],
     "planner": ["judge", "barrier"],
     "release": ["plans", "arrivals"],
     "audit": [],
@@ -74,7 +74,13 @@ class Testee:
             if 1 not in message["protocols"] or "1.0-draft" not in message["specs"]:
                 return {"type": "mismatch", "message": "this shim knows protocol 1 and spec 1.0-draft"}
             about = {"name": "semtrace", "version": semtrace.__version__, "language": "Python"}
-            return {"type": "started", "protocol": 1, "spec": "1.0-draft", "testee": about, "profiles": PROFILES}
+            return {
+                "type": "started",
+                "protocol": 1,
+                "spec": "1.0-draft",
+                "testee": about,
+                "profiles": PROFILES,
+            }
         if message["type"] == "stop":
             return None
         return {"type": "answer", "id": message["id"], **self.answer(message)}
@@ -121,7 +127,9 @@ class Testee:
                 "trace_digest": show(trace_digest(trace)),
                 "content_level": level.name.lower(),
                 "rows": {spec.name: trace[spec.name].rows for spec in TRACE_TABLES if trace[spec.name].rows},
-                "cells": [_cell(trace[table].row(row)[column]) for table, column, row in ask.get("cells", ())],
+                "cells": [
+                    _cell(trace[table].row(row)[column]) for table, column, row in ask.get("cells", ())
+                ],
                 "inputs": [self.pieces(trace, operation) for operation in ask.get("inputs", ())],
                 "requests": [rebuild_request(trace, operation) for operation in ask.get("requests", ())],
             }
@@ -167,7 +175,13 @@ class Testee:
         content = MemoryContent()
         for row in tables.get("artifacts", ()):
             raw = row.pop("text", None)
-            held = base64.b64decode(row.pop("base64")) if "base64" in row else None if raw is None else raw.encode()
+            held = (
+                base64.b64decode(row.pop("base64"))
+                if "base64" in row
+                else None
+                if raw is None
+                else raw.encode()
+            )
             if held is not None:
                 row |= {"digest": artifact_digest(held).hex(), "size": len(held)}
                 content[artifact_digest(held)] = held
@@ -175,7 +189,8 @@ class Testee:
         for spec in TRACE_TABLES:
             rows = tables.get(spec.name, [])
             columns = {
-                column.name: [_value(row.get(column.name), column.type.name) for row in rows] for column in spec.columns
+                column.name: [_value(row.get(column.name), column.type.name) for row in rows]
+                for column in spec.columns
             }
             made[spec.name] = Columns.of(spec, columns)
         return Trace(made, content)
@@ -186,7 +201,16 @@ class Testee:
         self.refuse(check_bundle(bundle))
         executions = {name: bundle.execution(name) for name in bundle.manifest.executions}
         write_bundle(output, bundle.trace, executions, info=bundle.info, directory=ask["form"] == "directory")
-        return {"work_digest": show(work_digest(bundle.trace)), "trace_digest": show(trace_digest(bundle.trace))}
+        return {
+            "work_digest": show(work_digest(bundle.trace)),
+            "trace_digest": show(trace_digest(bundle.trace)),
+        }
+
+    def number(self, inputs: Json, _ask: Json) -> Json:
+        """The operations of a source in their canonical order."""
+        rows = json.loads(inputs["source"].read_text("utf-8"))["operations"]
+        tasks, starts = [row["task"] for row in rows], [row.get("started_ns") for row in rows]
+        return {"order": order_operations(tasks, starts, [set(row["references"]) for row in rows], str)}
 
     # -- planner ----------------------------------------------------------------------------------------------
 
@@ -198,7 +222,9 @@ class Testee:
         if judgement.findings:
             against = [list(verdict.path) for verdict in judgement.verdicts if not verdict.legal]
             path = [*against, *map(list, judgement.circles)][:1]
-            raise Refused(judgement.findings[0].requirement, str(judgement.findings[0]), path=path[0] if path else None)
+            raise Refused(
+                judgement.findings[0].requirement, str(judgement.findings[0]), path=path[0] if path else None
+            )
         verdicts = [verdict.kind for verdict in judgement.verdicts if verdict.edge is not None]
         return {"verdicts": verdicts, "plan_digest": plan.content_digest()}
 
@@ -206,7 +232,8 @@ class Testee:
         """The groups of a barrier plan."""
         trace = open_bundle(inputs["trace"]).trace
         plan = barrier(trace, ask["rule"], width=ask.get("width", 1), stages=ask.get("stages"))
-        return {"groups": [{"wait": sorted(group.wait), "hold": sorted(group.hold)} for group in plan.groups]}
+        groups = [{"wait": sorted(group.wait), "hold": sorted(group.hold)} for group in plan.groups]
+        return {"groups": groups, "options": plan.options}
 
     # -- release ----------------------------------------------------------------------------------------------
 

@@ -490,5 +490,7 @@ def _native(book: Book, dag: Json) -> None:
         book, "native-inferred", "a recorded run whose times are inferred, and contradict an edge",
         ["ST-AUD-103"], run(Faults({(0, search): -9}), Evidence.INFERRED), trace(),
     )  # fmt: skip
+    _change(book, "native-inferred", "native-observed", "the times are observed",
+            [found("ST-AUD-032", [search])], run(Faults({(0, search): -9})), ["ST-AUD-103"])  # fmt: skip
     _change(book, "native", "native-early", "an operation began before one that it waits for had ended",
             [found("ST-AUD-032", [search])], run(Faults({(0, search): -8})), ["ST-AUD-103"])  # fmt: skip

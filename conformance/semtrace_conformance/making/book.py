@@ -205,7 +205,9 @@ class Book:
             if other is page:
                 break
             if other.case.profile == page.case.profile and other.case.base is None:
-                shared = sum(len(content) for name, content in page.files.items() if other.files.get(name) == content)
+                shared = sum(
+                    len(content) for name, content in page.files.items() if other.files.get(name) == content
+                )
                 if shared > most:
                     best, most = other, shared
         return best
@@ -223,7 +225,10 @@ def laid_out(value: Any, indent: int = 0) -> str:
         return flat
     margin = " " * (indent + 1)
     if isinstance(value, dict):
-        parts = [f"{json.dumps(key, ensure_ascii=False)}: {laid_out(each, indent + 1)}" for key, each in value.items()]
+        parts = [
+            f"{json.dumps(key, ensure_ascii=False)}: {laid_out(each, indent + 1)}"
+            for key, each in value.items()
+        ]
         return "{\n" + ",\n".join(margin + part for part in parts) + f"\n{' ' * indent}}}"
     if all(not isinstance(each, (dict, list)) or not each for each in value) or len(value) > _LONG:
         return _wrapped(value, indent)

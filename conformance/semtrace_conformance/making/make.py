@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import zipfile
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from semtrace_conformance.requirements import read_requirements
 from semtrace_conformance.suite import Case, Expected, Requirements
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 MADE: Final = ("cases", "expected", "requirements", "schema")
@@ -51,17 +53,27 @@ def fill() -> Book:
     return book
 
 
-def read_excluded(path: Path) -> dict[str, str]:
-    """The requirements that no case tests, each with the reason; an entry can name several, separated by spaces."""
+def read_excluded(path: Path, known: Iterable[str]) -> dict[str, str]:
+    """The requirements that no case tests, each with the reason.
+
+    Args:
+        path: the file: by requirements, separated by spaces, or areas (`ST-MEA-*`), a reason.
+        known: all requirements of the spec.
+    """
     entries = yaml.safe_load(path.read_text("utf-8"))
-    return {requirement: reason for names, reason in entries.items() for requirement in names.split()}
+    found: dict[str, str] = {}
+    for names, reason in entries.items():
+        for name in names.split():
+            matched = [each for each in known if fnmatchcase(each, name)]
+            found |= dict.fromkeys(matched, " ".join(reason.split()))
+    return found
 
 
 def make(root: Path, spec: Path) -> None:
     """Write the suite into a folder; what was made there before is replaced."""
     book = fill()
     pages = {requirement.id: requirement.file for requirement in read_requirements(spec)}
-    excluded = read_excluded(spec.parent / "conformance" / EXCLUSIONS)
+    excluded = read_excluded(spec.parent / "conformance" / EXCLUSIONS, pages)
     for part in MADE:
         shutil.rmtree(root / part, ignore_errors=True)
     book.write(root)
@@ -98,7 +110,12 @@ def differences(one: Path, other: Path) -> list[str]:
     """
     found = []
     files = [
-        {path.relative_to(root).as_posix(): path for part in MADE for path in (root / part).rglob("*") if path.is_file()}
+        {
+            path.relative_to(root).as_posix(): path
+            for part in MADE
+            for path in (root / part).rglob("*")
+            if path.is_file()
+        }
         for root in (one, other)
     ]
     for name in sorted({*files[0], *files[1]}):

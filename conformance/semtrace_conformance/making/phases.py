@@ -45,6 +45,7 @@ PROFILES: Final[dict[str, dict[str, str]]] = {
         "directory": "writes bundles that are directories",
         "zip": "writes bundles that are ZIP files",
         "rewrite": "reads a bundle and writes it again in the other form",
+        "numbering": "numbers the operations of a source",
     },
     "planner": {
         "judge": "says whether a plan is legal, and why not",

@@ -303,11 +303,11 @@ def _barriers(book: Book) -> None:
         book.accept(
             f"planner/barrier-{name}",
             title,
-            ["ST-PLAN-027", *requirements],
+            ["ST-PLAN-027", "ST-PLAN-028", *requirements],
             kind="barrier",
             files={"trace.semtrace": bundle},
             inputs={"trace": "trace.semtrace"},
-            facts={"groups": groups},
+            facts={"groups": groups, "options": ask},
             ask=ask,
             features=["barrier"],
         )

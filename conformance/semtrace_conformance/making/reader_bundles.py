@@ -33,7 +33,7 @@ def add_reader_bundles(book: Book) -> None:
         change(book, "team", name, mutation, reasons, team().draft(), edit, links=links)
 
     _folders(of_team)
-    _manifests(book, of_team)
+    _manifests(of_team)
     _members(of_team)
     _arrow(of_team)
     _digests(of_team)
@@ -50,8 +50,15 @@ def _file(name: str, content: bytes | None) -> Edit:
 
 def _folders(change: Change) -> None:
     change("no-manifest", "the manifest is missing", ["ST-BND-001"], _file(MANIFEST, None))
-    change("hidden-member", "the name of a member begins with a dot", ["ST-BND-003"], _file("tables/.edges.arrow", b""))
-    change("odd-name", "the name of a member has a space", ["ST-BND-003"], _file("tables/more edges.arrow", b""))
+    change(
+        "hidden-member",
+        "the name of a member begins with a dot",
+        ["ST-BND-003"],
+        _file("tables/.edges.arrow", b""),
+    )
+    change(
+        "odd-name", "the name of a member has a space", ["ST-BND-003"], _file("tables/more edges.arrow", b"")
+    )
 
     def escaping(draft: Draft) -> None:
         def seal(manifest: Row) -> None:
@@ -61,16 +68,32 @@ def _folders(change: Change) -> None:
         draft.seal = seal
         draft.files[EDGES] = None
 
-    change("path-out-of-bundle", "a member is named by a path that leaves the bundle", ["ST-BND-003"], escaping)
-    change("link", "a member is a link to another", ["ST-BND-004"], _file(EDGES, None), links={EDGES: "states.arrow"})
-    change("linked-folder", "a folder of the bundle is a link", ["ST-BND-004"], lambda _: None, links={"more": "tables"})
+    change(
+        "path-out-of-bundle", "a member is named by a path that leaves the bundle", ["ST-BND-003"], escaping
+    )
+    change(
+        "link",
+        "a member is a link to another",
+        ["ST-BND-004"],
+        _file(EDGES, None),
+        links={EDGES: "states.arrow"},
+    )
+    change(
+        "linked-folder",
+        "a folder of the bundle is a link",
+        ["ST-BND-004"],
+        lambda _: None,
+        links={"more": "tables"},
+    )
 
     def deep(draft: Draft) -> None:
         def seal(manifest: Row) -> None:
             entry = manifest["trace"]["tables"]["edges"]
             draft.files[EDGES] = None
             entry["path"] = "a/b/c/d/e/f/g/h/i/edges.arrow"
-            draft.files[entry["path"]] = draft.encoding.encode(arrow(TRACE_TABLE["edges"], draft.rows("edges")))
+            draft.files[entry["path"]] = draft.encoding.encode(
+                arrow(TRACE_TABLE["edges"], draft.rows("edges"))
+            )
 
         draft.seal = seal
 
@@ -94,9 +117,14 @@ def _spoilt(edit: Callable[[bytes], bytes]) -> Edit:
     return apply
 
 
-def _manifests(book: Book, change_team: Change) -> None:
+def _manifests(change_team: Change) -> None:
     change_team("manifest-cut", "the manifest is cut short", ["ST-BND-010"], _spoilt(lambda raw: raw[:-20]))
-    change_team("manifest-list", "the manifest is a list", ["ST-BND-010", "ST-DOC-001"], _spoilt(lambda raw: b"[" + raw + b"]"))
+    change_team(
+        "manifest-list",
+        "the manifest is a list",
+        ["ST-BND-010", "ST-DOC-001"],
+        _spoilt(lambda raw: b"[" + raw + b"]"),
+    )
     change_team("manifest-indented", "the manifest is not in RFC 8785 form", ["ST-BND-010"],
                 _spoilt(lambda raw: json.dumps(json.loads(raw), indent=1).encode()))  # fmt: skip
     change_team("manifest-key-twice", "a member stands in the manifest twice", ["ST-DOC-003", "ST-BND-010"],
@@ -129,7 +157,12 @@ def _members(change: Change) -> None:
            lambda draft: draft.files.update({EDGES: draft.encoding.encode(arrow(TRACE_TABLE["edges"], draft.rows("edges"))) + b"\0"}))  # fmt: skip
     change("rows-wrong", "the manifest says that a table has a row more", ["ST-BND-012"],
            _sealed(lambda manifest: manifest["trace"]["tables"]["edges"].update(rows=23)))  # fmt: skip
-    change("member-not-named", "there is a member that the manifest does not name", ["ST-BND-013"], _file("notes.txt", b"note"))
+    change(
+        "member-not-named",
+        "there is a member that the manifest does not name",
+        ["ST-BND-013"],
+        _file("notes.txt", b"note"),
+    )
 
     change("artifact-count", "the manifest says that a pack has an artifact more", ["ST-BND-022"],
            _sealed(lambda manifest: manifest["trace"]["packs"][0].update(artifacts=35)))  # fmt: skip
@@ -161,8 +194,18 @@ def _arrow(change: Change) -> None:
 
         return apply
 
-    change("pack-column", "a pack has a column less", ["ST-BND-020"], pack_of(lambda table: table.drop_columns(["media_type"])))
-    change("content-twice", "content stands in a pack twice", ["ST-BND-020"], pack_of(lambda table: pa.concat_tables([table, table.slice(3, 1)])))
+    change(
+        "pack-column",
+        "a pack has a column less",
+        ["ST-BND-020"],
+        pack_of(lambda table: table.drop_columns(["media_type"])),
+    )
+    change(
+        "content-twice",
+        "content stands in a pack twice",
+        ["ST-BND-020"],
+        pack_of(lambda table: pa.concat_tables([table, table.slice(3, 1)])),
+    )
 
     def bomb(draft: Draft) -> bytes:
         raw = bytearray(Encoding("zstd").encode(edges(draft)))
@@ -176,8 +219,18 @@ def _arrow(change: Change) -> None:
 
 def _digests(change: Change) -> None:
     wrong = "blake3:" + 64 * "0"
-    change("work-digest", "the manifest says another work digest", ["ST-DIG-014"], lambda draft: draft.stated.update(work_digest=wrong))
-    change("trace-digest", "the manifest says another trace digest", ["ST-DIG-014"], lambda draft: draft.stated.update(trace_digest=wrong))
+    change(
+        "work-digest",
+        "the manifest says another work digest",
+        ["ST-DIG-014"],
+        lambda draft: draft.stated.update(work_digest=wrong),
+    )
+    change(
+        "trace-digest",
+        "the manifest says another trace digest",
+        ["ST-DIG-014"],
+        lambda draft: draft.stated.update(trace_digest=wrong),
+    )
     change("digest-in-upper-case", "the digest of a member is in upper case", ["ST-DIG-021", "ST-BND-012"],
            _sealed(lambda manifest: _upper(manifest["trace"]["tables"]["edges"])))  # fmt: skip
 
@@ -195,8 +248,18 @@ def _features(book: Book) -> None:
         change(book, "extensions", name, mutation, reasons, draft, lambda each: each.manifest.update(members))
 
     extended("major-version", "it is of version 2.0 of the standard", ["ST-EVO-001"], spec_version="2.0")
-    extended("required-feature", "it needs a feature that nobody has", ["ST-EVO-002"], required_features=["example.org/colours"])
-    extended("key-without-namespace", "a member without a namespace is one that nobody knows", ["ST-DOC-001", "ST-BND-010"], colour=1)
+    extended(
+        "required-feature",
+        "it needs a feature that nobody has",
+        ["ST-EVO-002"],
+        required_features=["example.org/colours"],
+    )
+    extended(
+        "key-without-namespace",
+        "a member without a namespace is one that nobody knows",
+        ["ST-DOC-001", "ST-BND-010"],
+        colour=1,
+    )
 
 
 def _archives(book: Book) -> None:
@@ -204,12 +267,22 @@ def _archives(book: Book) -> None:
     base = zip_bytes(members)
 
     def change_zip(name: str, mutation: str, reasons: Sequence[str], content: bytes) -> None:
-        book.change("reader/small-zip", f"reader/{name}", mutation, reasons, files={ARCHIVE: content})
+        # What is wrong with a ZIP file is wrong with the bytes around its members too.
+        wanted = [
+            *reasons,
+            *(["ST-BND-009"] if "ST-BND-012" not in reasons and "ST-BND-001" not in reasons else []),
+        ]
+        book.change("reader/small-zip", f"reader/{name}", mutation, wanted, files={ARCHIVE: content})
 
     change_zip("zip-cut", "the file is cut short", ["ST-BND-002"], base[: len(base) // 2])
     change_zip("zip-empty", "the file is empty", ["ST-BND-002", "ST-BND-001"], b"")
     change_zip("zip-text", "the file is a text", ["ST-BND-002", "ST-BND-001"], b"{}\n")
-    change_zip("zip-without-manifest", "the manifest is missing", ["ST-BND-001"], zip_bytes({name: content for name, content in members.items() if name != MANIFEST}))
+    change_zip(
+        "zip-without-manifest",
+        "the manifest is missing",
+        ["ST-BND-001"],
+        zip_bytes({name: content for name, content in members.items() if name != MANIFEST}),
+    )
 
     def compress(info: zipfile.ZipInfo) -> None:
         info.compress_type = zipfile.ZIP_DEFLATED
@@ -227,17 +300,69 @@ def _archives(book: Book) -> None:
     change_zip("zip-link", "a member is a link", ["ST-BND-002"], zip_bytes(members, link))
     change_zip("zip-encrypted", "a member is said to be encrypted", ["ST-BND-002"], _flag(base))
     for name, mutation, reasons, content in (
-        ("zip-name", "the name of a member leaves the bundle", ["ST-BND-003"], base.replace(b"tables/tasks.arrow", b"../../../tasks.arr")),
-        ("zip-absolute", "the name of a member is an absolute path", ["ST-BND-003"], base.replace(b"tables/tasks.arrow", b"/ables/tasks.arrow")),
-        ("zip-backslash", "the name of a member has a backslash", ["ST-BND-003"], base.replace(b"tables/tasks.arrow", b"tables\\tasks.arrow")),
-        ("zip-twice", "a member is there twice", ["ST-BND-002"], base.replace(b"tables/trace.arrow", b"tables/tasks.arrow")),
-        ("zip-case", "two names differ in case alone", ["ST-BND-003", "ST-BND-002"], base.replace(b"tables/trace.arrow", b"tables/Tasks.arrow")),
+        (
+            "zip-name",
+            "the name of a member leaves the bundle",
+            ["ST-BND-003"],
+            base.replace(b"tables/tasks.arrow", b"../../../tasks.arr"),
+        ),
+        (
+            "zip-absolute",
+            "the name of a member is an absolute path",
+            ["ST-BND-003"],
+            base.replace(b"tables/tasks.arrow", b"/ables/tasks.arrow"),
+        ),
+        (
+            "zip-backslash",
+            "the name of a member has a backslash",
+            ["ST-BND-003"],
+            base.replace(b"tables/tasks.arrow", b"tables\\tasks.arrow"),
+        ),
+        (
+            "zip-twice",
+            "a member is there twice",
+            ["ST-BND-002"],
+            base.replace(b"tables/trace.arrow", b"tables/tasks.arrow"),
+        ),
+        (
+            "zip-case",
+            "two names differ in case alone",
+            ["ST-BND-003", "ST-BND-002"],
+            base.replace(b"tables/trace.arrow", b"tables/Tasks.arrow"),
+        ),
     ):
         change_zip(name, mutation, reasons, content)
-    altered = bytearray(base)
-    altered[base.index(b"first")] ^= 1
-    change_zip("zip-bit-flipped", "one bit of a table was flipped", ["ST-BND-012"], bytes(altered))
+    altered = {**members, "tables/tasks.arrow": members["tables/tasks.arrow"].replace(b"task 0", b"task 2")}
+    change_zip(
+        "zip-altered",
+        "a letter of a table was altered, and the ZIP file made anew",
+        ["ST-BND-012"],
+        zip_bytes(altered),
+    )
+    change_zip("zip-tail", "there are bytes after the end", ["ST-BND-009", "ST-BND-002"], base + b"more")
+    change_zip(
+        "zip-head",
+        "there are bytes before the first member",
+        ["ST-BND-009", "ST-BND-002"],
+        b"#!/bin/sh\n" + base,
+    )
+    for name, mutation, header in (
+        ("zip-time", "a member has a time", {"date_time": (2026, 11, 29, 12, 0, 0)}),
+        ("zip-comment", "a member has a comment", {"comment": b"x"}),
+        ("zip-extra", "a member has an extra field", {"extra": b"\x99\x99\x01\x00x"}),
+        ("zip-attributes", "a member may be run", {"external_attr": 0o100755 << 16}),
+    ):
+        change_zip(name, mutation, ["ST-BND-009", "ST-BND-006"], zip_bytes(members, _header(header)))
     _overlap(change_zip, members)
+
+
+def _header(values: Row) -> Callable[[zipfile.ZipInfo], None]:
+    def change(info: zipfile.ZipInfo) -> None:
+        if info.filename == "tables/tasks.arrow":
+            for name, value in values.items():
+                setattr(info, name, value)
+
+    return change
 
 
 def _flag(raw: bytes) -> bytes:
@@ -249,7 +374,9 @@ def _flag(raw: bytes) -> bytes:
     return bytes(changed)
 
 
-def _overlap(change_zip: Callable[[str, str, Sequence[str], bytes], None], members: Mapping[str, bytes]) -> None:
+def _overlap(
+    change_zip: Callable[[str, str, Sequence[str], bytes], None], members: Mapping[str, bytes]
+) -> None:
     """Two entries of the directory that point to the same bytes."""
     raw = bytearray(zip_bytes(members))
     at = raw.index(b"PK\x01\x02")

@@ -86,7 +86,9 @@ def with_runs() -> Draft:
     return draft
 
 
-def _event(operation: int, row: Mapping[str, Any], instance: int, times: Mapping[str, int | None], **more: Any) -> Row:
+def _event(
+    operation: int, row: Mapping[str, Any], instance: int, times: Mapping[str, int | None], **more: Any
+) -> Row:
     outcome = {OperationStatus.OK: EventOutcome.OK, OperationStatus.ERROR: EventOutcome.ERROR}[row["status"]]
     event: Row = {"instance": instance, "operation": operation, "outcome": outcome, **more}
     for name in TIMES:
@@ -102,10 +104,16 @@ def _header(**more: Any) -> Row:
 
 def _native(operations: Sequence[Row]) -> Run:
     events = [
-        _event(at, row, row["task"], {"submitted": 1000 * at, "finished": 1000 * at + 500} if at % 3 else {}, request_id=f"r{at}")
+        _event(
+            at,
+            row,
+            row["task"],
+            {"submitted": 1000 * at, "finished": 1000 * at + 500} if at % 3 else {},
+            request_id=f"r{at}",
+        )
         for at, row in enumerate(operations)
     ]
-    instances = [
+    instances: list[Row] = [
         {"task": 0, "instance": 0, "arrival_ns": 0, "outcome": Outcome.SUCCESS},
         {"task": 1, "instance": 0, "arrival_ns": None, "outcome": Outcome.UNKNOWN},
     ]
@@ -115,7 +123,7 @@ def _native(operations: Sequence[Row]) -> Run:
 
 
 def _detailed(operations: Sequence[Row]) -> Run:
-    instances = [
+    instances: list[Row] = [
         {"task": 0, "instance": 0, "arrival_ns": 0, "outcome": Outcome.SUCCESS},
         {"task": 0, "instance": 1, "arrival_ns": 7, "outcome": Outcome.FAILURE},
         {"task": 1, "instance": 0, "arrival_ns": 9, "outcome": Outcome.UNKNOWN},
@@ -125,7 +133,9 @@ def _detailed(operations: Sequence[Row]) -> Run:
         for at, row in enumerate(operations):
             if row["task"] == facts["task"]:
                 begin = 1000 * at + instance
-                times: dict[str, int | None] = dict(zip(TIMES, (begin, begin, begin + 1, begin + 2, begin + 50, begin + 90), strict=True))
+                times: dict[str, int | None] = dict(
+                    zip(TIMES, (begin, begin, begin + 1, begin + 2, begin + 50, begin + 90), strict=True)
+                )
                 if row["kind"] != OperationKind.LLM:
                     times |= {"scheduled": None, "first_token": None}
                 events.append(
@@ -190,17 +200,68 @@ def _mutations(book: Book) -> None:
     of_run("run-of-other-work", "an execution is of other work", "ST-EXE-001",
            lambda run: run.header.update(work_digest="blake3:" + 64 * "0"))  # fmt: skip
     of_run("run-value", "the outcome of an event is 0", "ST-ENUM-001", put("events", 3, outcome=0))
-    of_run("run-reference", "an event is of an instance that is not there", ["ST-TAB-006", "ST-EXE-004"], put("events", 6, instance=3))
-    of_run("instances-swapped", "two instances are numbered 1, 0", "ST-EXE-002", lambda run: (put("instances", 0, instance=1)(run), put("instances", 1, instance=0)(run)))
-    of_run("instance-gap", "the instances of a task are numbered 0, 2", "ST-EXE-002", put("instances", 1, instance=2))
+    of_run(
+        "run-reference",
+        "an event is of an instance that is not there",
+        ["ST-TAB-006", "ST-EXE-004"],
+        put("events", 6, instance=3),
+    )
+    of_run(
+        "instances-swapped",
+        "two instances are numbered 1, 0",
+        "ST-EXE-002",
+        lambda run: (put("instances", 0, instance=1)(run), put("instances", 1, instance=0)(run)),
+    )
+    of_run(
+        "instance-gap",
+        "the instances of a task are numbered 0, 2",
+        "ST-EXE-002",
+        put("instances", 1, instance=2),
+    )
     of_run("events-swapped", "two events are swapped", "ST-EXE-003", swap("events", 3, 4))
-    of_run("event-twice", "an event is there twice", "ST-EXE-003", lambda run: run.tables["events"].append(dict(run.tables["events"][-1])))
-    of_run("event-of-other-task", "an event is of an operation of another task", "ST-EXE-004", put("events", 6, operation=2))
-    of_run("end-before-start", "an event ends before it was submitted", "ST-EXE-005", put("events", 5, finished_ns=2001))
-    of_run("released-before-ready", "an event is released before it is ready", "ST-EXE-005", put("events", 5, released_ns=2000))
-    of_run("evidence-of-nothing", "the evidence of an unknown time is not missing", "ST-EXE-006", put("events", 2, first_token_evidence=1))
-    of_run("evidence-missing", "the evidence of a known time is missing", "ST-EXE-006", put("events", 1, submitted_evidence=4), "native")
-    of_run("cached", "more tokens are cached than the prompt has", "ST-EXE-007", put("events", 0, cached_tokens=31))
+    of_run(
+        "event-twice",
+        "an event is there twice",
+        "ST-EXE-003",
+        lambda run: run.tables["events"].append(dict(run.tables["events"][-1])),
+    )
+    of_run(
+        "event-of-other-task",
+        "an event is of an operation of another task",
+        "ST-EXE-004",
+        put("events", 6, operation=2),
+    )
+    of_run(
+        "end-before-start",
+        "an event ends before it was submitted",
+        "ST-EXE-005",
+        put("events", 5, finished_ns=2001),
+    )
+    of_run(
+        "released-before-ready",
+        "an event is released before it is ready",
+        "ST-EXE-005",
+        put("events", 5, released_ns=2000),
+    )
+    of_run(
+        "evidence-of-nothing",
+        "the evidence of an unknown time is not missing",
+        "ST-EXE-006",
+        put("events", 2, first_token_evidence=1),
+    )
+    of_run(
+        "evidence-missing",
+        "the evidence of a known time is missing",
+        "ST-EXE-006",
+        put("events", 1, submitted_evidence=4),
+        "native",
+    )
+    of_run(
+        "cached",
+        "more tokens are cached than the prompt has",
+        "ST-EXE-007",
+        put("events", 0, cached_tokens=31),
+    )
     of_run("detail-not-declared", "a detail table with rows is not declared", "ST-EXE-008",
            lambda run: run.header.update(detail=["steps", "step_runs", "blocks", "transfers"]))  # fmt: skip
     of_run("detail-unknown", "a detail is declared that there is not", "ST-EXE-009",
@@ -208,13 +269,30 @@ def _mutations(book: Book) -> None:
     of_run("output-ids", "output ids are not there", "ST-EXE-010", put("events", 1, output_ids=2))
     of_run("step-gap", "the steps of a server are numbered 0, 1, 3", "ST-EXE-011", put("steps", 2, index=3))
     of_run("step-backwards", "a step ends before it starts", "ST-EXE-012", put("steps", 4, end_ns=9))
-    of_run("transfer-backwards", "a transfer ends before it starts", "ST-EXE-012", put("transfers", 2, end_ns=2))
+    of_run(
+        "transfer-backwards", "a transfer ends before it starts", "ST-EXE-012", put("transfers", 2, end_ns=2)
+    )
     of_run("runs-swapped", "two runs of steps are swapped", "ST-EXE-013", swap("step_runs", 0, 1))
     of_run("run-empty", "a run has no step", "ST-EXE-014", put("step_runs", 1, count=0))
     of_run("blocks-swapped", "block events are not in order of time", "ST-EXE-015", swap("blocks", 1, 2))
-    of_run("decision-gap", "the decisions of an instant are numbered 0, 2", "ST-EXE-015", put("decisions", 1, sequence=2))
-    of_run("transfers-swapped", "two transfers of one instant are not in order of their links", "ST-EXE-016", swap("transfers", 0, 1))
-    of_run("inputs-not-canonical", "what a decision saw has a space too many", "ST-EXE-017", put("decisions", 0, inputs='{"free": 0}'))
+    of_run(
+        "decision-gap",
+        "the decisions of an instant are numbered 0, 2",
+        "ST-EXE-015",
+        put("decisions", 1, sequence=2),
+    )
+    of_run(
+        "transfers-swapped",
+        "two transfers of one instant are not in order of their links",
+        "ST-EXE-016",
+        swap("transfers", 0, 1),
+    )
+    of_run(
+        "inputs-not-canonical",
+        "what a decision saw has a space too many",
+        "ST-EXE-017",
+        put("decisions", 0, inputs='{"free": 0}'),
+    )
     of_run("header-value", "the mode of an execution is one that there is not", ["ST-DOC-001", "ST-BND-010"],
            lambda run: run.header.update(mode="sometimes"), "native")  # fmt: skip
     of_run("header-key", "the header of an execution has a member that headers do not have", ["ST-DOC-001", "ST-BND-010"],
@@ -236,7 +314,9 @@ def _stated(book: Book) -> None:
         del digests["blocks"]
         draft.runs["detailed"].stated["detail_digests"] = digests
 
-    stated("detail-digest-missing", "the manifest does not say the digest of a detail", ["ST-DIG-014"], missing)
+    stated(
+        "detail-digest-missing", "the manifest does not say the digest of a detail", ["ST-DIG-014"], missing
+    )
 
     def shared(draft: Draft) -> None:
         def seal(manifest: Row) -> None:

@@ -105,7 +105,9 @@ def team() -> Recorded:
     """Everything that a trace can say, in small: two tasks, a team and a second one of three operations."""
     t = _Team()
     b = t.b
-    small = b.model("small-7b", revision="r1", layers=4, hidden_size=64, heads=8, kv_heads=2, head_dim=8, vocab_size=1000)
+    small = b.model(
+        "small-7b", revision="r1", layers=4, hidden_size=64, heads=8, kv_heads=2, head_dim=8, vocab_size=1000
+    )
     large = b.model("large-70b", tokenizer=bytes(range(32)))
     first = b.task(
         "compare two cities", arrival_ns=0, deadline_ns=900 * MS, input="Compare Oslo and Rome.", output="Both are sunny: größer, 数据.",
@@ -143,18 +145,32 @@ def team() -> Recorded:
                           finish_reason=FinishReason.TOOL_CALLS)  # fmt: skip
         t.ask(
             ask,
-            [{"role": "developer", "content": f"City: {name}"}, {"role": "user", "content": f"Task: Look both up. City {name}.", "name": "planner"}],
+            [
+                {"role": "developer", "content": f"City: {name}"},
+                {"role": "user", "content": f"Task: Look both up. City {name}.", "name": "planner"},
+            ],
             [4, 5, 4, 6],
             sources={1: [Span(6, 19, plan, 0)]},
         )
-        call = {"id": f"call-{name}", "type": "function", "function": {"name": "weather", "arguments": f'{{"city":"{name}"}}'}}
+        call = {
+            "id": f"call-{name}",
+            "type": "function",
+            "function": {"name": "weather", "arguments": f'{{"city":"{name}"}}'},
+        }
         b.output(ask, {"content": None, "tool_calls": [call]})
         asked[name] = (ask, call, session, stage)
     b.update_session(left, parent_operation=plan)
 
     answers = {}
     for name, (ask, call, session, stage) in asked.items():
-        weather = t.operation(f"weather-{name}", first, tool_kind, stage=stage, duration_ns=30 * MS, external_delay_ns=2 * MS if name == "rome" else 0)
+        weather = t.operation(
+            f"weather-{name}",
+            first,
+            tool_kind,
+            stage=stage,
+            duration_ns=30 * MS,
+            external_delay_ns=2 * MS if name == "rome" else 0,
+        )
         b.segment(weather, Role.USER, f'{{"city":"{name}"}}')
         b.edge(weather, ask)
         b.output(weather, f"{name}: sunny", TEXT_TYPE)
@@ -163,7 +179,11 @@ def team() -> Recorded:
         said = t.requests[ask]["messages"]
         t.ask(
             answer,
-            [*said, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": call["id"], "content": f"{name}: sunny"}],
+            [
+                *said,
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": call["id"], "content": f"{name}: sunny"},
+            ],
             [4],
             base=ask,
             sources={3: weather},
@@ -176,14 +196,25 @@ def team() -> Recorded:
     b.read(answers["rome"], one)
     b.read(answers["oslo"], empty)
 
-    human = t.operation("approve", first, OperationKind.HUMAN, duration_ns=400 * MS, duration_evidence=Evidence.INFERRED)
+    human = t.operation(
+        "approve", first, OperationKind.HUMAN, duration_ns=400 * MS, duration_evidence=Evidence.INFERRED
+    )
     b.edge(human, answers["rome"], kind=EdgeKind.UNKNOWN, evidence=Evidence.INFERRED, confidence=80)
     b.edge(human, plan, trigger=Trigger.START, lag_ns=5 * MS)
     b.edge(human, answers["oslo"], trigger=Trigger.FIRST_TOKEN, lag_ns=3)
     b.version(board, "approved", writer=human)
-    failed = t.operation("failed", first, llm, session=writer, model=large, status=OperationStatus.ERROR, duration_ns=7 * MS)
+    failed = t.operation(
+        "failed", first, llm, session=writer, model=large, status=OperationStatus.ERROR, duration_ns=7 * MS
+    )
     b.edge(failed, human)
-    embed = t.operation("embed", first, OperationKind.EMBED, duration_ns=1 * MS, prompt_tokens=6, tokens_evidence=Evidence.DERIVED)
+    embed = t.operation(
+        "embed",
+        first,
+        OperationKind.EMBED,
+        duration_ns=1 * MS,
+        prompt_tokens=6,
+        tokens_evidence=Evidence.DERIVED,
+    )
     b.segment(embed, Role.USER, "Oslo, Rome", tokens=6)
     write = t.operation("write", first, llm, session=writer, stage=auction, model=large, prompt_tokens=24, output_tokens=20,
                         finish_reason=FinishReason.LENGTH)  # fmt: skip
@@ -214,7 +245,9 @@ def team() -> Recorded:
     t.ask(hello, [{"role": "user", "content": "Hello."}], [None])
     b.edge(hello, fetch)
     b.output(hello, {"content": "Yes?", "refusal": "no"})
-    again = t.operation("again", second, llm, session=alone, model=small, prompt_tokens=None, output_tokens=None)
+    again = t.operation(
+        "again", second, llm, session=alone, model=small, prompt_tokens=None, output_tokens=None
+    )
     t.ask(again, [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Yes?", "refusal": "no", "name": "alone"},
                   {"role": "user", "content": "Go on."}], [None], base=hello)  # fmt: skip
 
@@ -234,15 +267,28 @@ def ids() -> Recorded:
     task = b.task("tokens")
     model = b.model("small-7b")
     tokens = b.artifact(struct.pack("<20I", *range(100, 120)), TOKEN_IDS_TYPE)
-    blocks = b.artifact(struct.pack("<5Q", *(at * 0x0123456789ABCDEF % (1 << 64) for at in range(1, 6))), BLOCK_IDS_TYPE)
+    blocks = b.artifact(
+        struct.pack("<5Q", *(at * 0x0123456789ABCDEF % (1 << 64) for at in range(1, 6))), BLOCK_IDS_TYPE
+    )
     session = b.session(task)
     one = t.operation("one", task, OperationKind.LLM, session=session, model=model, prompt_tokens=18, output_tokens=5,
                       reasoning_tokens=0)  # fmt: skip
     b.segment(one, Role.TEMPLATE, tokens=2)
-    b.segment(one, Role.USER, "first text", tokens=16, token_ids=tokens, token_ids_start=1, block_ids=blocks, block_ids_start=0)
+    b.segment(
+        one,
+        Role.USER,
+        "first text",
+        tokens=16,
+        token_ids=tokens,
+        token_ids_start=1,
+        block_ids=blocks,
+        block_ids_start=0,
+    )
     b.update_operation(one, output_token_ids=b.artifact(struct.pack("<5I", 1, 2, 3, 4, 5), TOKEN_IDS_TYPE))
     b.output(one, {"content": "five"})
-    two = t.operation("two", task, OperationKind.LLM, session=session, model=model, prompt_tokens=30, output_tokens=2)
+    two = t.operation(
+        "two", task, OperationKind.LLM, session=session, model=model, prompt_tokens=30, output_tokens=2
+    )
     b.inherit(two, one, 3)
     b.segment(two, Role.USER, tokens=7, block_ids=blocks, block_ids_start=4, scope=SegmentScope.PRIVATE)
     b.edge(two, one)
@@ -260,7 +306,9 @@ def withheld() -> Draft:
         if at not in settings:
             from blake3 import blake3
 
-            row.update(digest=blake3(row["digest"], key=bytes(32)).digest(), availability=Availability.WITHHELD)
+            row.update(
+                digest=blake3(row["digest"], key=bytes(32)).digest(), availability=Availability.WITHHELD
+            )
     return draft
 
 
