@@ -34,8 +34,8 @@ async def run(name: str, url: str, path: Path | None, *, spans: bool) -> dict[st
     """One run; with a path, recorded."""
     team, task = SCENARIOS[name](Endpoint(url))
     context = contextlib.nullcontext() if path is None else record_autogen(path, spans=spans)
-    begun = time.perf_counter_ns()
     with context as recording:
+        begun = time.perf_counter_ns()  # what is imported and hooked before is paid once
         result = await team.run(task=task)
         ended = time.perf_counter_ns()
         await asyncio.sleep(0.05)  # the runtime finishes its last deliveries after the run has ended
