@@ -47,6 +47,7 @@ lint: .venv/.installed
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/buf lint proto
+	$(BIN)/buf breaking proto --against proto/images/1.0-draft.binpb
 
 format: .venv/.installed
 	$(BIN)/ruff check --fix $(SOURCES)
