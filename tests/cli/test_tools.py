@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+from pathlib import Path
 
 import pytest
+import typer
 from support.transform_cases import crew, replay_of, thrown
 
 from cli.conftest import run, team
 from semtrace.build import TraceBuilder
+from semtrace.cli.main import app
 from semtrace.records.enums import OperationKind
 from semtrace.store.bundle import open_bundle, write_bundle
 
@@ -95,6 +99,16 @@ def test_redact(folder):
         ran = run("redact", out, "--level", level, "-o", folder / "less")
         assert ran.code == 2
         assert "not more open" in ran.err
+
+
+def test_a_redacted_trace_gives_the_same_schedule(folder):
+    assert run("redact", folder / "crew", "--level", "shape", "-o", folder / "out").code == 0
+    digests = []
+    for trace in ("crew", "out"):
+        assert run("replay", folder / trace, "-o", folder / f"run of {trace}").code == 0
+        (stored,) = open_bundle(folder / f"run of {trace}").manifest.executions.values()
+        digests.append(stored.execution_digest)
+    assert digests[0] == digests[1]
 
 
 def test_results_replay(folder):
@@ -382,3 +396,31 @@ def test_every_command_is_in_the_help():
     for name in ("filter", "sample", "merge", "renumber", "redact", "diff", "artifacts"):
         assert name in ran.out
     assert json.dumps(run("artifacts", "--help").out)
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "tools.md"
+SHOWN = [
+    line.split("#  ")[0].split("  #")[0].strip()
+    for line in DOCS.read_text().splitlines()
+    if line.startswith("    semtrace ")
+]
+
+
+@pytest.mark.parametrize("line", SHOWN)
+def test_the_commands_of_the_page_are_as_it_says(line):
+    words = shlex.split(line)[1:]
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    options = {option for parameter in command.params for option in parameter.opts}
+    used = {word for word in words if word.startswith("-")}
+    assert used <= options
+    required = {
+        parameter.opts[-1] if len(parameter.opts) == 1 else parameter.opts[0]
+        for parameter in command.params
+        if parameter.required and parameter.param_type_name == "option"
+    }
+    assert all(
+        name in used or (name == "--output" and "-o" in used) or (name == "--tasks" and "-n" in used)
+        for name in required
+    )
