@@ -61,7 +61,8 @@ def test_every_request_and_count_is_the_servers(recorded, name):
         message = entry["response"]["choices"][0]["message"]
         if message["content"] is not None:
             assert run.text(run.op(operation)["output"]) == message["content"]
-    assert run.trace.tasks.ints("outcome").tolist() == [Outcome.SUCCESS]
+    limited = name in {"nested", "agenttools", "streaming"}  # stopped by a limit of turns
+    assert run.trace.tasks.ints("outcome").tolist() == [Outcome.UNKNOWN if limited else Outcome.SUCCESS]
 
 
 @pytest.mark.parametrize("name", [n for n in SCENARIOS if n != "streaming"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from semtrace.errors import SemtraceError
+from semtrace.errors import FormatError, SemtraceError
 from semtrace_adapters.autogen.convert import convert
 from semtrace_adapters.autogen.sources import Reader, files_of, kind_of, nothing_read
 from semtrace_adapters.base import ImportOptions, ImportResult, LossReport
@@ -56,7 +56,13 @@ class AutoGenAdapter:
         sources = reader.finish()
         built = convert(sources, loss)
         if built.trace.operations.rows == 0:
-            raise nothing_read(paths, used.values())
+            cut = next((each.message for each in loss.items() if each.code == "run.cut"), "")
+            raise FormatError(
+                "AutoGen's sources, but no call of a model that ended" + (f": {cut}" if cut else ""),
+                code="autogen.no_calls",
+                path=", ".join(str(path) for path in paths),
+                hint="log autogen_core.events at level INFO, for the whole run",
+            )
         return ImportResult(built.trace, built.execution, loss.items(), sources.files)
 
 

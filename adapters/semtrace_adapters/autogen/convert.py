@@ -6,7 +6,9 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from semtrace.build import TraceBuilder, explain_starts
-from semtrace.records.enums import EntityKind, Evidence, OperationKind, Outcome
+from semtrace.records.enums import EntityKind, Evidence, OperationKind
+from semtrace_adapters.autogen.answers import answer_of
+from semtrace_adapters.autogen.endings import find_streams, note_cuts, note_exceptions, outcome_of
 from semtrace_adapters.autogen.eventlog import retry_wait_s
 from semtrace_adapters.autogen.facts import Facts
 from semtrace_adapters.autogen.merge import merge
@@ -46,6 +48,10 @@ def convert(sources: Sources, loss: LossReport) -> BuiltTrace:
     _retries(merged, loss)
     configs = [team for config in sources.configs for team in config.all_teams()]
     runs = find_structure(merged, sources.configs, loss)
+    note_exceptions([*runs, *(inner for run in runs for inner in run.inner())], facts)
+    find_streams(runs, merged.streams)
+    for run in runs:
+        note_cuts(run, loss)
     zoned = _zoned(sources, shift, loss)
     origin = _origin(merged, runs)
     builder = TraceBuilder(origin_unix_ns=origin if zoned else None)
@@ -55,7 +61,7 @@ def convert(sources: Sources, loss: LossReport) -> BuiltTrace:
     for at, run in enumerate(runs):
         by_team.setdefault(run.team or f"#{at}", []).append(run)
     for again in by_team.values():
-        _task(again, rows, configs, people, merged, loss)
+        _task(again, rows, configs, people, loss)
     _explain(builder, loss)
     return builder.build()
 
@@ -65,7 +71,6 @@ def _task(
     rows: Rows,
     configs: list[TeamConfig],
     people: set[str],
-    merged: Merged,
     loss: LossReport,
 ) -> None:
     """One task: the run of a team, or several of one team with what the user said in between."""
@@ -90,7 +95,7 @@ def _task(
     part_rows.ends = rows.ends
     Requests(part_rows, walk.inside, loss).record()
     _edges(walk, rows, loss)
-    _describe(task, runs, part_rows, at, merged)
+    _describe(task, runs, part_rows, walk)
     _arrive(task, runs[0], part_rows, loss)
 
 
@@ -126,22 +131,18 @@ def _edges(walk: Walk, rows: Rows, loss: LossReport) -> None:
             builder.update_session(row["session"], parent_operation=None)
 
 
-def _describe(task: int, runs: list[TeamRun], rows: Rows, at: Point, merged: Merged) -> None:
+def _describe(task: int, runs: list[TeamRun], rows: Rows, walk: Walk) -> None:
     """Name, input, output, outcome and answer of a task."""
     builder = rows.builder
     first, last = runs[0], runs[-1]
     start = first.start
-    if len(runs) == len(merged.streams) == 1 and not any("content" in m for m in start):
-        items = merged.streams[0].items  # AutoGen before 0.7 logs messages without their content
+    if first.stream is not None and not any("content" in m for m in start):
+        items = first.stream.items  # AutoGen before 0.7 logs messages without their content
         start = [i.message for i in itertools.takewhile(lambda i: i.source == "user", items)]
     given = [m["content"] for m in start if isinstance(m.get("content"), str)]
     text = "\n".join(given) if given else None
     kind = first.kind if first.kind not in {"", "Agent"} else first.manager or "agents"
-    answer = _answer(at)
-    failed = next((run.failed for run in runs if run.failed), None)
-    outcome = Outcome.FAILURE if failed else Outcome.SUCCESS if last.ended and last.team else Outcome.UNKNOWN
-    if outcome is Outcome.UNKNOWN and any(s.ended for s in merged.streams) and len(merged.streams) == 1:
-        outcome = Outcome.SUCCESS
+    answer = answer_of(last, walk.kind_of(last), walk)
     said = next((r.call.text for r in rows.calls if r.operation == answer), None)
     said = said or next((r.run.result for r in rows.tools if r.operation == answer), None)
     said = said or next((r.text for r in rows.texts if r.operation == answer), None)
@@ -152,16 +153,16 @@ def _describe(task: int, runs: list[TeamRun], rows: Rows, at: Point, merged: Mer
         output=said,
         name=name,
         answer_operation=answer,
-        outcome=outcome,
+        outcome=outcome_of(last, walk.kind_of(last), rows.loss),
         input=None if text is None else builder.artifact(text),
     )
     if first.team:
         builder.annotate(EntityKind.TASK, task, "autogen/team_id", first.team)
+    failed = next((run.failed for run in runs if run.failed), None)
     if failed:
         builder.annotate(EntityKind.TASK, task, "autogen/error", failed)
-    reasons = [s.stop_reason for s in merged.streams if s.stop_reason]
-    if len(runs) == len(merged.streams) == 1 and reasons:
-        builder.annotate(EntityKind.TASK, task, "autogen/stop_reason", reasons[0])
+    if last.stream is not None and last.stream.stop_reason:
+        builder.annotate(EntityKind.TASK, task, "autogen/stop_reason", last.stream.stop_reason)
 
 
 def _arrive(task: int, run: TeamRun, rows: Rows, loss: LossReport) -> None:
@@ -179,12 +180,6 @@ def _arrive(task: int, run: TeamRun, rows: Rows, loss: LossReport) -> None:
             "a task's arrival is not logged: taken as the first time seen of it",
         )
     builder.update_task(task, arrival_ns=arrival)
-
-
-def _answer(at: Point) -> int | None:
-    """The operation that made the answer: the one of the task's last that ended last."""
-    ended = sorted((last.order, last.operation) for last in at.waits)
-    return ended[-1][1] if ended else None
 
 
 def _retries(merged: Merged, loss: LossReport) -> None:

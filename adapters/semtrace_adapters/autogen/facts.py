@@ -165,7 +165,7 @@ class Sent:
     """A message that one agent sent.
 
     ``type`` is agentchat's name of the message (``GroupChatStart``, ``GroupChatRequestPublish`` …), or empty.
-    ``topic`` is the receiving agent's name or the topic's, without the team id.
+    ``topic`` is the receiving agent's name or the topic's, without the team id. ``where`` is its place in the sources.
     """
 
     order: float
@@ -175,6 +175,7 @@ class Sent:
     topic: Agent | None
     payload: dict[str, Any]
     span_id: str | None = None
+    where: str = ""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -204,6 +205,8 @@ class Facts:
     sent: list[Sent] = field(default_factory=list)
     texts: list[tuple[float, int | None, str]] = field(default_factory=list)
     """Log lines that are no events: order, time, text."""
+    exceptions: list[tuple[float, Agent, str]] = field(default_factory=list)
+    """Exceptions that left an agent's or a manager's handling of a message: order, who handled it, text."""
 
 
 def known_count(value: Any, other: Any) -> int | None:

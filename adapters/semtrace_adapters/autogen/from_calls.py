@@ -140,7 +140,7 @@ def run_of_stream(stream: Stream, made: list[Call], config: TeamConfig | None, l
     tool is told by the config; without one, only an agent with the name of a tool that is running is.
     """
     run = _run_of_items(stream.items, {call.order: call for call in made}, config)
-    run.ended = stream.ended
+    run.stream = stream
     loss.add(
         "structure.from_stream",
         "inferred",
@@ -206,6 +206,7 @@ def _run_of_items(items: list[Item], calls: dict[float, Call], config: TeamConfi
         _note_tools(item, waiting)
         if ends_turn(item) and not inner:
             opened.pop(top, None)
+            turn.said = item.type
     for (_, tool), (turn, team, held) in inside.items():
         made = _run_of_items(held, calls, team)
         made.inside, made.tool_name, made.ended = turn, tool, True

@@ -72,13 +72,9 @@ def read_events(records: Iterable[Record], facts: Facts, loss: LossReport, shift
         elif record.kind in {"ToolCallRequestEvent", "ToolCallExecutionEvent"}:
             note_message(event, record.order, time_ns, facts)
         elif record.kind == "MessageHandlerException":
-            facts.texts.append(
-                (
-                    record.order,
-                    time_ns,
-                    f"exception in {event.get('handling_agent')}: {event.get('exception')}",
-                )
-            )
+            handler = Agent.parse(event.get("handling_agent"))
+            if handler is not None and event.get("exception"):  # one without text is a cancellation
+                facts.exceptions.append((record.order, handler, str(event["exception"])))
     for starts in open_streams.values():
         for record, _ in starts:
             loss.add(
@@ -196,7 +192,8 @@ def _message(record: Record, event: dict[str, Any], time_ns: int | None, facts: 
     topic = Agent.parse(event.get("receiver"))
     serialised = str(event.get("payload", "")).lstrip().startswith("{")
     name = message_type(payload, kind, serialised, topic) if kind != "RESPOND" else ""
-    sent = Sent(record.order, time_ns, name, Agent.parse(event.get("sender")), topic, payload, record.span_id)
+    sender = Agent.parse(event.get("sender"))
+    sent = Sent(record.order, time_ns, name, sender, topic, payload, record.span_id, record.where)
     made = [t for m in sent.messages if (t := made_ns(m)) is not None]
     if time_ns is None and made:
         sent.time_ns = max(made)  # a log without times: the messages' own are close to those of sending

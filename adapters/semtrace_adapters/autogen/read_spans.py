@@ -239,5 +239,6 @@ def _sent(tree: SpanTree) -> list[Sent]:
         payload = dict(contents.get(span.span_id, {}))
         if "agent_response" in payload:
             payload["response"] = payload.pop("agent_response")
-        made.append(Sent(-1, span.start_ns, kind, sender, topic, payload, span.span_id))
+        where = f"span {span.span_id}"
+        made.append(Sent(-1, span.start_ns, kind, sender, topic, payload, span.span_id, where))
     return made

@@ -86,6 +86,8 @@ class Rows:
     texts: list[TextRow] = field(default_factory=list)
     of_call: dict[int, int] = field(default_factory=dict)
     """Operation of a call, by the call's ``id()``."""
+    of_tool: dict[int, int] = field(default_factory=dict)
+    """Operation of a tool's run, by the run's ``id()``."""
     ends: dict[int, float] = field(default_factory=dict)
     """Place in the log at which each operation had ended."""
 
@@ -227,6 +229,7 @@ class Rows:
         asked = run.asked_by.order if run.asked_by else float("-inf")
         self.ends[row] = asked if run.end_order is None else run.end_order
         self.tools.append(ToolRow(row, run, asked_by, agent))
+        self.of_tool[id(run)] = row
         return row
 
     def text(

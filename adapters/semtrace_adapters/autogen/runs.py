@@ -7,6 +7,7 @@ what one agent does when asked: model calls, the tools they ask for, and what th
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from semtrace_adapters.autogen.facts import Agent, Call, Sent, ToolRun
     from semtrace_adapters.autogen.read_spans import Place
+    from semtrace_adapters.autogen.read_stream import Stream
 
 MANAGERS = {
     "RoundRobinGroupChatManager": "RoundRobinGroupChat",
@@ -62,6 +64,11 @@ class Turn:
     failed: str | None = None
     requested: bool = False
     """Whether a message from the agent before asked for it, in a run that no manager's messages frame."""
+    where: str = ""
+    """Place in the sources of the manager's request for it; empty where none was seen."""
+    said: str | None = None
+    """Type of the message that ended it (``TextMessage``, ``ToolCallSummaryMessage`` …), empty where it has none; None
+    where no such message was seen."""
 
 
 @dataclass
@@ -87,6 +94,8 @@ class TeamRun:
         tool_name: name of that tool, where only the config tells.
         place: where in the run its start was, where spans tell.
         sure: whether more than time tells that it ran inside of that turn.
+        where: place in the sources of its start; empty where no start was seen.
+        stream: the run stream that shows it, if there is one.
         framed: whether messages between agents frame its turns; else they are told from its calls alone.
     """
 
@@ -107,8 +116,32 @@ class TeamRun:
     place: Place | None = None
     sure: bool = True
     framed: bool = True
+    where: str = ""
+    stream: Stream | None = None
 
     def turns(self) -> Iterable[Turn]:
         """All turns, in order."""
         for each in self.rounds:
             yield from each.turns
+
+    def inner(self) -> Iterable[TeamRun]:
+        """All runs inside of it, at any depth."""
+        for turn in self.turns():
+            for run in turn.runs:
+                yield run
+                yield from run.inner()
+
+
+def is_progress(call: Call) -> bool:
+    """Whether a Magentic-One orchestrator's call fills in its progress ledger."""
+    try:
+        value = json.loads(call.text or "")
+    except ValueError:
+        return "is_request_satisfied" in (call.text or "")
+    return isinstance(value, dict) and "is_request_satisfied" in value
+
+
+def is_final(call: Call, each: Round) -> bool:
+    """Whether a Magentic-One orchestrator's call gives the final answer: after the last ledger, and nobody spoke."""
+    after_progress = any(is_progress(c) for c in each.manager_calls if c.order < call.order)
+    return after_progress and not each.turns and not is_progress(call)

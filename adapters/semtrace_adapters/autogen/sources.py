@@ -302,9 +302,12 @@ class Reader:
                 self.loss.add("spans.broken", "lost", "a span in no known form", where=f"{name}:{line}")
 
     def _stream(self, path: Path, name: str) -> None:
-        stream = Stream(first=sum(len(s.items) for s in self.sources.streams))
+        stream = self._new_stream()
         for value, line in self._values(path, name):
             for item in value if isinstance(value, list) else [value]:
+                if stream.ended:  # another run's stream in the same file
+                    self._keep_stream(stream)
+                    stream = self._new_stream()
                 if not read_item(item, f"{name}:{line}", stream):
                     self.loss.add(
                         "stream.other",
@@ -312,6 +315,12 @@ class Reader:
                         "a value that is no message of a run",
                         where=f"{name}:{line}",
                     )
+        self._keep_stream(stream)
+
+    def _new_stream(self) -> Stream:
+        return Stream(first=sum(len(s.items) for s in self.sources.streams))
+
+    def _keep_stream(self, stream: Stream) -> None:
         if stream.items:
             self.sources.streams.append(stream)
         if stream.chunks:

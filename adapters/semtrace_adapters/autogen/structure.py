@@ -60,6 +60,7 @@ def _team_runs(merged: Merged) -> list[TeamRun]:
                 sent.order,
                 sent.time_ns,
                 sent.messages,
+                where=sent.where,
             )
             places = merged.starts.get(manager) or []
             earlier = sum(1 for r in runs if r.team == manager.team)
@@ -86,7 +87,7 @@ def _follow(run: TeamRun, sent: Sent) -> None:
             if last is None or any(t.end_order < sent.order for t in last.turns):
                 last = Round(order=sent.order)
                 run.rounds.append(last)
-            last.turns.append(Turn(Agent(topic.name, run.team), sent.order, sent.time_ns))
+            last.turns.append(Turn(Agent(topic.name, run.team), sent.order, sent.time_ns, where=sent.where))
         elif sent.type == "GroupChatTermination":
             run.ended, run.end_order, run.end_ns = True, sent.order, sent.time_ns
         return
@@ -95,6 +96,7 @@ def _follow(run: TeamRun, sent: Sent) -> None:
         return
     if sent.type in {"GroupChatAgentResponse", "GroupChatTeamResponse"}:
         turn.end_order, turn.end_ns, turn.response = sent.order, sent.time_ns, sent
+        turn.said = str(sent.messages[-1].get("type", "")) if sent.messages else ""
     elif sent.type == "GroupChatError":
         turn.end_order, turn.end_ns = sent.order, sent.time_ns
         turn.failed = run.failed = _error_text(sent.payload.get("error"))

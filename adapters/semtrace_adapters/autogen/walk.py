@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semtrace.records.enums import EntityKind, Evidence, OperationKind, StageTemplate
-from semtrace_adapters.autogen.runs import TeamRun, ToolStep
+from semtrace_adapters.autogen.runs import TeamRun, ToolStep, is_final, is_progress
 from semtrace_adapters.autogen.shape import text
 
 if TYPE_CHECKING:
@@ -81,6 +80,8 @@ class Walk:
     links: list[Link] = field(default_factory=list)
     inside: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """By tool call id, the last operations inside of a tool that ran agents."""
+    spoken: dict[int, int] = field(default_factory=dict)
+    """Operation of an agent that answered without a model and is no person, by its turn's ``id()``."""
     _sessions: dict[tuple[str | None, str, str | None], int] = field(default_factory=dict)
     _repeats: Counter[tuple[int | None, str]] = field(default_factory=Counter)
 
@@ -96,7 +97,7 @@ class Walk:
             spawner: the operation that asked for the tool that runs it.
         """
         config = self.config_of(run)
-        kind = run.kind or (config.kind if config else "")
+        kind = self.kind_of(run)
         template, extension = _TEMPLATES.get(kind, (StageTemplate.UNKNOWN, None))
         if kind == "GraphFlow":
             template = _graph_template(run)
@@ -129,6 +130,11 @@ class Walk:
             return Part((), at)
         end_ns = run.end_ns if run.end_ns is not None else at.time_ns
         return Part(first, Point(at.waits, max(at.order, _finite(run.end_order, at.order)), end_ns))
+
+    def kind_of(self, run: TeamRun) -> str:
+        """The kind of a run's team, as its manager or else its config tells it; empty if neither does."""
+        config = self.config_of(run)
+        return run.kind or (config.kind if config else "")
 
     def config_of(self, run: TeamRun) -> TeamConfig | None:
         """The config of a run's team: the smallest that has its agents, and its kind where that is known."""
@@ -222,6 +228,8 @@ class Walk:
         row = self.rows.text(
             kind, turn.agent.name, content, self.task, stage, session, at.time_ns, turn.end_ns, order
         )
+        if content and not person:
+            self.spoken[id(turn)] = row
         return Part((row,), Point((Last(row, turn.agent.name, order),), order, turn.end_ns))
 
     def body(
@@ -302,7 +310,7 @@ class Walk:
     def _round(self, each: Round, parent: int) -> int:
         template = StageTemplate.FORK_JOIN if len(each.turns) > 1 else StageTemplate.SEQUENCE
         names = "+".join(t.agent.name for t in each.turns)
-        last = _PROGRESS if any(_is_progress(c) for c in each.manager_calls) else "selection"
+        last = _PROGRESS if any(is_progress(c) for c in each.manager_calls) else "selection"
         return self._stage(names or last, parent, template)
 
     def _stage(
@@ -349,15 +357,6 @@ def _graph_template(run: TeamRun) -> StageTemplate:
 
 def _ledger(call: Call, each: Round, kind: str) -> str | None:
     """The stage of a Magentic-One orchestrator's call, None where it is the round's own (its progress ledger)."""
-    if kind != "MagenticOneGroupChat" or _is_progress(call):
+    if kind != "MagenticOneGroupChat" or is_progress(call):
         return None
-    after_progress = any(_is_progress(c) for c in each.manager_calls if c.order < call.order)
-    return _FINAL if after_progress and not each.turns else _TASK_LEDGER
-
-
-def _is_progress(call: Call) -> bool:
-    try:
-        value = json.loads(call.text or "")
-    except ValueError:
-        return "is_request_satisfied" in (call.text or "")
-    return isinstance(value, dict) and "is_request_satisfied" in value
+    return _FINAL if is_final(call, each) else _TASK_LEDGER

@@ -94,7 +94,7 @@ def test_events_without_a_single_call(tmp_path):
     ]
     with pytest.raises(FormatError) as raised:
         ADAPTER.read([log.write(tmp_path / "events.jsonl")], ImportOptions())
-    assert raised.value.code == "autogen.nothing"
+    assert raised.value.code == "autogen.no_calls"
 
 
 def test_events_of_odd_types(tmp_path):
