@@ -58,6 +58,7 @@ def _task_tree(trace: Trace, task: int, name: str, limit: int) -> Tree:
     branches: dict[int, Tree] = {NULL: tree}
     for stage in trace.task_rows("stages", task):
         template = StageTemplate(int(stages.ints("template")[stage])).name.lower()
+        template = escape(stages.strings("template_extension")[stage] or template)
         iteration = int(stages.ints("iteration")[stage])
         repeat = f" #{iteration}" if iteration else ""
         label = f"[bold]stage {stage}[/bold] {escape(stages.strings('name')[stage] or '')}{repeat} [dim]{template}[/dim]"
