@@ -7,16 +7,20 @@ through the entry-point group `semtrace.adapters`; each entry is an object with 
 from __future__ import annotations
 
 import functools
+import struct
+import zipfile
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from semtrace.errors import FormatError, UsageError
+from semtrace.store.container import MANIFEST
 from semtrace.store.manifest import Loss
+from semtrace.stream.scan import is_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from semtrace.records.execution import Execution
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 Effect = Literal["lost", "unknown", "estimated", "inferred", "ignored", "repaired"]
 
 _PLACES: Final = 10
+_SURE: Final = 50
+"""Percent from which on an adapter is sure that a source is its own."""
+_SHOWN: Final = 3
 
 
 class LossReport:
@@ -152,14 +159,17 @@ def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
 
     Raises:
         UsageError: there is no adapter of this name.
-        FormatError: no adapter knows the sources, or two are equally sure.
+        FormatError: no adapter knows the sources, two are equally sure, some are of another adapter's family than others,
+            or one is what semtrace itself wrote.
     """
     known = adapters()
+    if name is not None and name not in known:
+        raise UsageError(
+            f"no adapter {name!r}", code="adapter.unknown", hint=f"there are: {', '.join(known)}"
+        )
+    for path in paths:
+        _refuse_own(path)
     if name is not None:
-        if name not in known:
-            raise UsageError(
-                f"no adapter {name!r}", code="adapter.unknown", hint=f"there are: {', '.join(known)}"
-            )
         return known[name]
     sure = sorted(((adapter.detect(paths), adapter.name) for adapter in known.values()), reverse=True)
     shown = ", ".join(str(path) for path in paths)
@@ -170,6 +180,7 @@ def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
             path=shown,
             hint=f"name one with --adapter; there are: {', '.join(known)}",
         )
+    _refuse_mixed(paths, sure[0][1], known)
     if len(sure) > 1 and sure[1][0] == sure[0][0]:
         tied = ", ".join(adapter for confidence, adapter in sure if confidence == sure[0][0])
         raise FormatError(
@@ -179,6 +190,78 @@ def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
             hint="name one with --adapter",
         )
     return known[sure[0][1]]
+
+
+def _refuse_own(path: Path) -> None:
+    """Refuse what is no source because semtrace itself wrote it."""
+    if _is_bundle(path):
+        raise FormatError(
+            "is a bundle already: there is nothing to import",
+            code="adapter.bundle",
+            path=str(path),
+            hint="semtrace info and semtrace show say what is in it",
+        )
+    if path.is_file() and is_stream(path):
+        raise FormatError(
+            "is a record stream of a live recorder",
+            code="adapter.stream",
+            path=str(path),
+            hint="make a bundle of it with semtrace seal",
+        )
+
+
+def _is_bundle(path: Path) -> bool:
+    if path.is_dir():
+        return (path / MANIFEST).is_file()
+    if not path.is_file():  # a pipe would wait for ever
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return MANIFEST in archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, EOFError, struct.error):
+        return False
+
+
+def _refuse_mixed(paths: Sequence[Path], chosen: str, known: Mapping[str, Adapter]) -> None:
+    """Refuse sources of which another adapter is sure and the chosen one knows nothing: they would be left out."""
+    mine: list[str] = []
+    others: dict[str, list[str]] = defaultdict(list)
+    for path, confidence in _claims(paths, known, set()):
+        if confidence[chosen]:
+            mine.append(str(path))
+        else:
+            for name in (name for name, sure in confidence.items() if sure >= _SURE):
+                others[name].append(str(path))
+    if others:
+        named = "; ".join(
+            f"{name} is sure of {_some(of)}" for name, of in [(chosen, mine), *sorted(others.items())]
+        )
+        raise FormatError(
+            f"sources of several families: {named}",
+            code="adapter.mixed",
+            path=", ".join(str(path) for path in paths),
+            hint="import them one by one, or name one adapter with --adapter, which leaves out what is not its own",
+        )
+
+
+def _claims(
+    paths: Sequence[Path], known: Mapping[str, Adapter], seen: set[Path]
+) -> Iterator[tuple[Path, dict[str, int]]]:
+    """How sure each adapter is of each source; of what is in a folder, where several are sure of the folder."""
+    for path in paths:
+        confidence = {name: adapter.detect([path]) for name, adapter in known.items()}
+        if sum(sure >= _SURE for sure in confidence.values()) > 1 and path.is_dir():
+            real = path.resolve()
+            if real not in seen:  # links can make folders lie in themselves
+                seen.add(real)
+                inner = sorted(each for each in path.iterdir() if not each.name.startswith("."))
+                yield from _claims(inner, known, seen)
+        else:
+            yield path, confidence
+
+
+def _some(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
 
 
 def read_as(name: str, paths: Sequence[Path]) -> tuple[str, ImportResult]:

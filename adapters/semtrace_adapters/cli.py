@@ -12,6 +12,11 @@ from semtrace.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from semtrace.store.manifest import Loss
+
+_SHOWN = 3
+"""Places that a line of the loss report names, at most."""
+
 
 @command
 def import_command(
@@ -52,7 +57,7 @@ def import_command(
             raise UsageError("does not exist", code="file.missing", path=str(source))
         if not os.access(source, os.R_OK):
             raise UsageError("cannot be read: permission denied", code="file.unreadable", path=str(source))
-    check_output(output, overwrite=force)
+    check_output(output, overwrite=force, inputs=sources)
     chosen = choose(sources, adapter)
     with progress("reading", quiet=json_output) as update:
         result = chosen.read(sources, ImportOptions(progress=update, values=_options(settings or [])))
@@ -96,7 +101,10 @@ def import_command(
                 f"{chosen.name}: {value['tasks']} tasks, {value['operations']} operations, {value['edges']} edges "
                 f"from {len(files)} files"
             ),
-            *(escape(f"  {loss.effect:9} {loss.count:>5} × {loss.message}") for loss in result.loss),
+            *(
+                escape(f"  {loss.effect:9} {loss.count:>5} × {loss.message}{_places(loss)}")
+                for loss in result.loss
+            ),
             *finding_lines(findings),
             f"written to {escape(str(output))}",
         ]
@@ -104,6 +112,15 @@ def import_command(
 
     emit(value, as_json=json_output, text=text)
     return ExitCode.FINDINGS if findings else ExitCode.OK
+
+
+def _places(loss: "Loss") -> str:
+    """Where something was left out or lost, as far as a line has room for it."""
+    if loss.effect not in {"lost", "ignored"} or not loss.where:
+        return ""
+    shown = list(dict.fromkeys(loss.where))[:_SHOWN]
+    more = ", …" if loss.count > len(shown) else ""
+    return f" ({', '.join(shown)}{more})"
 
 
 def _options(settings: list[str]) -> dict[str, str]:
