@@ -40,7 +40,7 @@ def seal(
     from semtrace.store.container import check_output
     from semtrace.stream.seal import seal as seal_captures
 
-    check_output(output, overwrite=force)
+    check_output(output, overwrite=force, inputs=captures)
     sealed = seal_captures(captures, recover=recover)
     findings = check_trace(sealed.trace)
     manifest = write_bundle(
@@ -119,7 +119,7 @@ def convert(
     from semtrace.stream.exchange import facts_of, read_stream, write_stream
     from semtrace.stream.scan import is_stream
 
-    check_output(output, overwrite=force)
+    check_output(output, overwrite=force, inputs=[source])
     if is_stream(source):
         held = read_stream(source)
         manifest = write_bundle(
@@ -137,7 +137,13 @@ def convert(
         write_stream(output, trace, executions, info=bundle.info, overwrite=force)
         form = "stream"
     value = {"output": str(output), "form": form} | _digests(manifest)
-    emit(value, as_json=json_output, text=lambda: [f"{output}: a {form}", *_digest_lines(manifest)])
+
+    def text() -> "list[RenderableType]":
+        from rich.markup import escape
+
+        return [escape(line) for line in (f"{output}: a {form}", *_digest_lines(manifest))]
+
+    emit(value, as_json=json_output, text=text)
 
 
 def _check_digests(manifest: "Manifest", found: "StreamFacts", path: Path) -> None:

@@ -128,7 +128,8 @@ def test_wrong_use_ends_with_2(tmp_path, trace_file):
     for words, message in (
         (["seal", capture, capture, "-o", out], "named twice"),
         (["seal", capture, other, "-o", out], "another run"),
-        (["seal", capture, "-o", capture], "exists already"),
+        (["seal", capture, "-o", capture], "would replace"),
+        (["seal", capture, "-o", other], "exists already"),
         (["seal", capture, "-o", tmp_path / "no" / "x"], "the folder is missing"),
         (["convert", trace_file, "-o", out, "--directory"], "a stream is one file"),
         (["convert", capture, "-o", out], "a capture, not an exchange stream"),
@@ -142,6 +143,16 @@ def test_wrong_use_ends_with_2(tmp_path, trace_file):
     ran = run("seal", exchange, "-o", out)
     assert ran.code == 2
     assert f"semtrace convert {exchange}" in ran.err.replace("\n", " ")
+
+
+def test_an_input_is_never_replaced(tmp_path, trace_file):
+    capture = record(tmp_path / "a.stsl")
+    stream = tmp_path / "t.stsl"
+    assert run("convert", trace_file, "-o", stream).code == 0
+    for words in (["seal", capture, "-o", capture], ["convert", stream, "-o", stream]):
+        before = words[1].read_bytes()
+        assert run(*words, "--force").code == 2
+        assert words[1].read_bytes() == before
 
 
 def test_a_bundle_becomes_a_stream_and_comes_back(tmp_path, trace_file):

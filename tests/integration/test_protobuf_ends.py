@@ -18,7 +18,7 @@ from semtrace.testing import random_trace
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST = ROOT / ".venvs" / "protobuf6" / "bin" / "python"
 NEWEST = ROOT / ".venv" / "bin" / "python"
-COMMAND = "from semtrace.cli.main import main; main()"
+COMMAND = "from semtrace.cli import main; main()"
 PACKAGES = {OLDEST: "6.30.2", NEWEST: google.protobuf.__version__}
 
 pytestmark = pytest.mark.integration
