@@ -120,7 +120,7 @@ def test_errors_are_json_when_asked(name, tmp_path):
         (["import", "{dir}", "-o", "{out}", "--adapter", "autogen", "--set", "x=1"], 2, "no option x"),
         (["import", "{dir}/none", "-o", "{out}"], 2, "does not exist"),
         (["import", "{t}", "-o", "{out}", "--adapter", "punchcards"], 2, "no adapter 'punchcards'"),
-        (["import", "{t}", "-o", "{out}"], 1, "no adapter knows"),
+        (["import", "{t}", "-o", "{out}"], 1, "a bundle already"),
     ],
 )
 def test_wrong_use_is_explained(words, code, message, tmp_path, trace_file):
