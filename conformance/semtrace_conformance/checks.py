@@ -39,6 +39,8 @@ CHECKS: Final = {
     "release.digest": "the execution digest",
     "release.times": "ready, released, submitted, scheduled, first token, finished, to the nanosecond",
     "release.arrivals": "arrivals of instances, to the nanosecond",
+    "store.contents": "content by its digest, how much there is, and what was removed",
+    "store.state": "what lies in the store afterwards, and what was marked as used",
     "audit.found": "every planted fault is found",
     "audit.others": "nothing else is found",
 }
@@ -54,6 +56,10 @@ _FACTS: Final[dict[str, str]] = {
     "requests": "reader.requests",
     "executions": "reader.executions",
     "order": "writer.order",
+    "contents": "store.contents",
+    "digests": "store.contents",
+    "objects": "store.contents",
+    "removed": "store.contents",
     "verdicts": "planner.verdicts",
     "groups": "planner.groups",
     "options": "planner.groups",
@@ -69,6 +75,7 @@ _WRITTEN: Final = {
     "content": "writer.content",
     "manifest": "writer.preserved",
     "annotations": "writer.preserved",
+    "store": "store.state",
 }
 """The check that compares something observed of what was written."""
 
@@ -109,16 +116,23 @@ def judge(
         if expected.verdict == "accept":
             said = f"{answer.phase}, {answer.requirement}" + (f": {answer.message}" if answer.message else "")
             return [Failure("verdict", f"right input was refused ({said})")]
-        return list(_refusal(expected, answer))
+        left = {} if expected.written is None else expected.written
+        return [*_refusal(expected, answer), *_contents(left, observed or {})]
     if expected.verdict == "reject":
         return [
             Failure("verdict", f"wrong input was accepted; {' or '.join(expected.requirements)} is violated")
         ]
+    for peer in (observed or {}).get("peers", ()):
+        if peer.get("verdict") != "accept":
+            said = peer.get("message") or peer.get("requirement")
+            return [Failure("verdict", f"of several asked at once, one did not accept: {said}")]
+    answers = [answer.facts, *(each.get("facts", {}) for each in (observed or {}).get("peers", ()))]
     found = [
         Failure(_FACTS[name], message)
+        for facts in answers
         for name, value in expected.facts.items()
         if name in _FACTS
-        for message in differences(value, answer.facts.get(name), name)
+        for message in differences(value, facts.get(name), name)
     ]
     if "violations" in expected.facts:
         found += _audit(expected.facts["violations"], answer.facts.get("violations"))
@@ -218,21 +232,39 @@ def _places(rows: set[tuple[object, int | None]]) -> str:
 def _written(
     case: Case, expected: Mapping[str, Any], facts: Mapping[str, Any], observed: Mapping[str, Any]
 ) -> Iterator[Failure]:
-    if observed.get("form") != case.output:
-        yield Failure("writer.form", f"found {observed.get('form') or 'nothing'}, must be {case.output}")
+    if case.output is not None:
+        yield from _bundle(case.output, expected, facts, observed)
+        if observed.get("form") != case.output or observed.get("problems"):
+            return
+    yield from _contents(expected, observed)
+
+
+def _contents(expected: Mapping[str, Any], observed: Mapping[str, Any]) -> Iterator[Failure]:
+    """What was written is not what it must be."""
+    for name, check in _WRITTEN.items():
+        if name in expected:
+            for message in differences(expected[name], observed.get(name), name):
+                yield Failure(check, message)
+
+
+def _bundle(
+    form: str, expected: Mapping[str, Any], facts: Mapping[str, Any], observed: Mapping[str, Any]
+) -> Iterator[Failure]:
+    """What is wrong with a bundle that was written, but for what is in it."""
+    if observed.get("form") != form:
+        yield Failure("writer.form", f"found {observed.get('form') or 'nothing'}, must be {form}")
         return
     for problem in observed.get("problems", ()):
         yield Failure("writer.sound", problem)
     if observed.get("problems"):
         return
-    stated = observed["stated"]
-    said = (("the tables have", observed), ("the manifest says", stated), ("the answer says", facts))
+    said = (
+        ("the tables have", observed),
+        ("the manifest says", observed["stated"]),
+        ("the answer says", facts),
+    )
     for name in ("work_digest", "trace_digest"):
         for who, given in said:
             if name in expected and given.get(name) != expected[name]:
                 message = f"{who} {name} {show(given.get(name))}, must be {expected[name]}"
                 yield Failure("writer.digests", message)
-    for name, check in _WRITTEN.items():
-        if name in expected:
-            for message in differences(expected[name], observed.get(name), name):
-                yield Failure(check, message)

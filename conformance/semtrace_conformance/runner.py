@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ from semtrace_conformance.messages import (
 from semtrace_conformance.observe import observe
 from semtrace_conformance.process import TroubleError
 from semtrace_conformance.score import Result
+from semtrace_conformance.stores import observe_store
 from semtrace_conformance.suite import SPEC
 from semtrace_conformance.tables import Tables
 
@@ -152,6 +154,18 @@ class Runner:
     def _start(self, scratch: Path) -> Started:
         connection = self._connect(scratch)
         self._connection = connection
+        try:
+            return self._greet(connection)
+        except UsageError:
+            self._kill()
+            raise
+
+    def _greet(self, connection: Connection) -> Started:
+        """Send `start`, and take what comes back.
+
+        Raises:
+            UsageError: the testee does not speak the protocol, or none of the versions on offer.
+        """
         offer = Start(
             type="start",
             protocols=[PROTOCOL],
@@ -162,7 +176,6 @@ class Runner:
             greeting = parse_greeting(connection.ask(encode(offer), self._limits.start_s))
         except (TroubleError, BadMessageError) as error:
             said = _last_line(connection.stderr())
-            self._kill()
             raise UsageError(
                 f"the testee did not answer `start` as protocol.md says: {error}"
                 + (f" ({said})" if said else ""),
@@ -171,7 +184,6 @@ class Runner:
             ) from error
         problem = _mismatch(greeting)
         if problem or isinstance(greeting, Mismatch):
-            self._close()
             raise UsageError(
                 f"the testee and this suite do not understand each other: {problem}",
                 code="certify.mismatch",
@@ -199,11 +211,13 @@ class Runner:
         trouble: str | None = None
         stderr: str | None = None
         late = False
+        peers: list[dict[str, Any]] = []
         begun = time.monotonic()
         try:
-            answer = parse_answer(
-                connection.ask(encode(question), case.budget_s * self._limits.scale), number
-            )
+            if case.parallel == 1:
+                answer = self._answer(connection, question, case)
+            else:
+                answer, peers = self._together(connection, question, case, folder)
         except TroubleError as error:
             trouble, stderr, late = str(error), connection.stderr(), error.late
             self._kill()
@@ -211,7 +225,9 @@ class Runner:
             trouble, stderr = f"its line is not an answer: {error}", connection.stderr()
             self._kill()
         duration = round(1000 * (time.monotonic() - begun))
-        observed = None if output is None or answer is None else observe(output, self._tables)
+        observed: dict[str, Any] = {}
+        if answer is not None:
+            observed = self._observe(output, paths.get("store")) | ({"peers": peers} if peers else {})
         shutil.rmtree(folder, ignore_errors=True)
         failures = judge(case, self._suite.expected(case), answer, trouble=trouble, observed=observed)
         result = Result(
@@ -220,11 +236,37 @@ class Runner:
             failures,
             None if answer is None else answer.model_dump(exclude_none=True),
             trouble,
-            observed,
+            observed or None,
             stderr or None,
             duration,
         )
         return result, late
+
+    def _answer(self, connection: Connection, question: Run, case: Case) -> Accepted | Rejected | Failed:
+        return parse_answer(connection.ask(encode(question), case.budget_s * self._limits.scale), question.id)
+
+    def _together(
+        self, connection: Connection, question: Run, case: Case, folder: Path
+    ) -> tuple[Accepted | Rejected | Failed, list[dict[str, Any]]]:
+        """Ask several testees the same at once: the answer of the first, and those of the others."""
+        others = [self._connect(folder / f"peer{at}") for at in range(1, case.parallel)]
+        try:
+            for other in others:
+                self._greet(other)
+            with ThreadPoolExecutor(case.parallel) as pool:
+                asked = [pool.submit(self._answer, each, question, case) for each in (connection, *others)]
+                answers = [each.result() for each in asked]
+        except UsageError as error:
+            raise TroubleError(f"a second one could not be started: {error.message}") from error
+        finally:
+            for other in others:
+                other.close(encode(Stop(type="stop")))
+        return answers[0], [each.model_dump(exclude_none=True) for each in answers[1:]]
+
+    def _observe(self, output: Path | None, store: Path | None) -> dict[str, Any]:
+        """What the harness sees of what a testee wrote."""
+        seen = {} if output is None else observe(output, self._tables)
+        return seen if store is None else {**seen, "store": observe_store(store)}
 
     def _kill(self) -> None:
         connection, self._connection = self._connection, None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 SPEC: Final = "1.0-draft"
 """The version of the standard that the suite is for."""
+_AGE_S: Final = 10 * 86_400
 _PARTS: Final = ("cases", "expected", "requirements")
 
 
@@ -41,6 +44,8 @@ class Case(Model):
         inputs: by name, a file or folder below `input/`.
         removed: what of the inputs that it begins with is not there any more.
         links: symbolic links among the inputs, by name, with what they point to.
+        ages: how many seconds ago a file among the inputs was last changed; it is ten days, where nothing is said.
+        parallel: how many testees are asked at once.
         output: what a testee writes, if it writes something.
         ask: further members of the question.
     """
@@ -60,6 +65,8 @@ class Case(Model):
     inputs: dict[str, str]
     removed: list[str] = Field(default_factory=list)
     links: dict[str, str] = Field(default_factory=dict)
+    ages: dict[str, int] = Field(default_factory=dict)
+    parallel: int = Field(default=1, ge=1, le=16)
     output: Literal["zip", "directory"] | None = None
     ask: dict[str, Any] = Field(default_factory=dict)
 
@@ -192,6 +199,11 @@ class Suite:
                 (folder / name).unlink()
             for name, target in each.links.items():
                 (folder / name).symlink_to(target)
+        now = time.time()
+        for path in folder.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                age = case.ages.get(path.relative_to(folder).as_posix(), _AGE_S)
+                os.utime(path, (now - age, now - age))
         return {name: folder / path for name, path in case.inputs.items()}
 
     def applies(self, case: Case, declared: dict[str, Collection[str]]) -> bool:

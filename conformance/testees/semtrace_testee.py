@@ -29,8 +29,10 @@ from semtrace.records.trace import MemoryContent, Trace
 from semtrace.records.trace_tables import TRACE_TABLES
 from semtrace.replay.run import replay
 from semtrace.replay.scenario import Scenario
+from semtrace.store.artifact_store import ArtifactStore
 from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.digests import artifact_digest, execution_digest, show, trace_digest, work_digest
+from semtrace.store.external import embed, externalize, named_digests
 
 Json = dict[str, Any]
 
@@ -40,12 +42,14 @@ PROFILES = {
     "planner": ["judge", "barrier"],
     "release": ["plans", "arrivals"],
     "audit": [],
+    "store": ["concurrent", "collect", "external"],
 }
 TIMES = ("ready_ns", "released_ns", "submitted_ns", "scheduled_ns", "first_token_ns", "finished_ns")
 _PHASES = (
-    (r"ST-BND-0(11|12|13|14|22)|ST-DIG-.*|ST-ART-00[5678]", "integrity"),
-    (r"ST-BND-.*|ST-DOC-.*|ST-TAB-00[1235]", "malformed"),
-    (r"ST-EVO-.*|ST-SCN-01[02]|ST-REL-021", "unsupported"),
+    (r"ST-EVO-.*|ST-SCN-01[02]|ST-REL-021|ST-STO-003", "unsupported"),
+    (r"ST-TAB-00[1235]|ST-DOC-.*|ST-STO-001", "malformed"),
+    (r"ST-BND-0(11|12|13|14|22)|ST-DIG-.*|ST-ART-00[5678]|ST-STO-.*", "integrity"),
+    (r"ST-BND-.*", "malformed"),
     (r"ST-REL-.*|ST-PLAN-.*|ST-SCN-.*", "unreplayable"),
 )
 """By requirement, the phase in which it is violated: the table of protocol.md."""
@@ -90,10 +94,8 @@ class Testee:
         ask = message.get("ask", {})
         inputs = {name: Path(path) for name, path in message["inputs"].items()}
         try:
-            if message["kind"] in {"write", "rewrite"}:
-                facts = getattr(self, message["kind"])(inputs, ask, Path(message["output"]))
-            else:
-                facts = getattr(self, message["kind"])(inputs, ask)
+            output = [Path(message["output"])] if "output" in message else []
+            facts = getattr(self, message["kind"])(inputs, ask, *output)
         except Refused as error:
             return self.reject(error.requirement, str(error), error.facts)
         except SemtraceError as error:
@@ -211,6 +213,51 @@ class Testee:
         rows = json.loads(inputs["source"].read_text("utf-8"))["operations"]
         tasks, starts = [row["task"] for row in rows], [row.get("started_ns") for row in rows]
         return {"order": order_operations(tasks, starts, [set(row["references"]) for row in rows], str)}
+
+    # -- store ------------------------------------------------------------------------------------------------
+
+    def get(self, inputs: Json, ask: Json) -> Json:
+        """Content by its digest."""
+        store = ArtifactStore(inputs["store"])
+        found = [store.get(bytes.fromhex(digest.removeprefix("blake3:"))) for digest in ask["digests"]]
+        return {"contents": [None if each is None else base64.b64encode(each).decode() for each in found]}
+
+    def verify(self, inputs: Json, _ask: Json) -> Json:
+        """A whole store, checked."""
+        state = ArtifactStore(inputs["store"]).verify()
+        for error in state.damaged:
+            raise error
+        return {"objects": state.objects}
+
+    def put(self, inputs: Json, ask: Json) -> Json:
+        """Content put into a store."""
+        store = ArtifactStore(inputs["store"])
+        return {
+            "digests": [show(store.put((inputs["contents"] / name).read_bytes())) for name in ask["files"]]
+        }
+
+    def collect(self, inputs: Json, ask: Json) -> Json:
+        """What no bundle names, removed."""
+        named = named_digests(open_bundle(inputs["bundle"]).trace)
+        collected = ArtifactStore(inputs["store"]).collect(named, grace_s=ask["grace_s"])
+        return {"removed": [show(digest) for digest in collected.removed]}
+
+    def externalize(self, inputs: Json, ask: Json, output: Path) -> Json:
+        """The content of a bundle moved into a store."""
+        return self.moved(
+            externalize(open_bundle(inputs["bundle"]).trace, ArtifactStore(inputs["store"])), ask, output
+        )
+
+    def embed(self, inputs: Json, ask: Json, output: Path) -> Json:
+        """Content taken from a store into a bundle."""
+        return self.moved(
+            embed(open_bundle(inputs["bundle"]).trace, ArtifactStore(inputs["store"])), ask, output
+        )
+
+    def moved(self, trace: Trace, ask: Json, output: Path) -> Json:
+        """A trace written, with its digests."""
+        write_bundle(output, trace, directory=ask["form"] == "directory")
+        return {"work_digest": show(work_digest(trace)), "trace_digest": show(trace_digest(trace))}
 
     # -- planner ----------------------------------------------------------------------------------------------
 

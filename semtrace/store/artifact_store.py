@@ -397,6 +397,7 @@ def _check_marker(path: Path) -> None:
             "there is no artifact store",
             code="store.missing",
             path=str(path),
+            requirement="ST-STO-001",
             hint="`semtrace artifacts put` and `externalize` make one where there is none",
         )
     try:

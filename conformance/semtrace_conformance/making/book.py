@@ -53,6 +53,8 @@ class Book:
         ask: Mapping[str, Any] | None = None,
         output: Literal["zip", "directory"] | None = None,
         written: Mapping[str, Any] | None = None,
+        parallel: int = 1,
+        ages: Mapping[str, int] | None = None,
     ) -> None:
         """Add a case with right input.
 
@@ -68,6 +70,8 @@ class Book:
             ask: further members of the question.
             output: the form of what is to be written.
             written: what is expected of it.
+            parallel: how many testees are asked at once.
+            ages: how old files of the inputs are said to be, in s.
         """
         case = Case(
             id=name,
@@ -79,6 +83,8 @@ class Book:
             inputs=dict(inputs),
             output=output,
             ask=dict(ask or {}),
+            parallel=parallel,
+            ages=dict(ages or {}),
         )
         expected = Expected(
             case=name, verdict="accept", facts=dict(facts), written=None if written is None else dict(written)
@@ -98,6 +104,7 @@ class Book:
         path: Mapping[str, Any] | None = None,
         facts: Mapping[str, Any] | None = None,
         tests: Sequence[str] | None = None,
+        written: Mapping[str, Any] | None = None,
     ) -> None:
         """Add a one-step mutation of a case.
 
@@ -112,6 +119,7 @@ class Book:
             path: of a plan, what the path must be.
             facts: of a fault that is found rather than refused, the facts expected.
             tests: requirements that it tests, if not those that are right reasons.
+            written: what must be there afterwards all the same.
         """
         before = self.pages[base]
         whole = {**before.files, **files}
@@ -140,6 +148,7 @@ class Book:
                 phase=phases.pop(),
                 requirements=list(requirements),
                 path=None if path is None else dict(path),
+                written=None if written is None else dict(written),
             )
         self._add(Page(case, expected, kept))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import yaml
+import zstandard
 
 from semtrace_conformance.certificate import Certificate
 from semtrace_conformance.making.audit_cases import add_audit
@@ -22,6 +23,7 @@ from semtrace_conformance.making.reader_content import add_reader_content
 from semtrace_conformance.making.reader_runs import add_reader_runs
 from semtrace_conformance.making.reader_tables import add_reader_tables
 from semtrace_conformance.making.release_cases import add_release
+from semtrace_conformance.making.store_cases import add_store
 from semtrace_conformance.making.writer_cases import add_writer
 from semtrace_conformance.messages import ANSWER, GREETING, Run, Start, Stop
 from semtrace_conformance.requirements import read_requirements
@@ -48,6 +50,7 @@ def fill() -> Book:
         add_planner,
         add_release,
         add_audit,
+        add_store,
     ):
         add(book)
     return book
@@ -136,6 +139,13 @@ def _said(raw: bytes) -> Any:
         except pa.ArrowException:
             return raw
         return (table.schema, table.to_pylist())
+    if raw.startswith(b"\x28\xb5\x2f\xfd"):
+        try:
+            return zstandard.ZstdDecompressor().decompress(
+                raw, max_output_size=1 << 20, allow_extra_data=False
+            )
+        except zstandard.ZstdError:
+            return raw
     if raw.startswith(b"PK"):
         try:
             with zipfile.ZipFile(io.BytesIO(raw)) as archive:

@@ -19,6 +19,9 @@ PHASES: Final[dict[str, Phase]] = {
     "ST-TAB-003": "malformed",
     "ST-TAB-005": "malformed",
     "ST-DOC": "malformed",
+    "ST-STO": "integrity",
+    "ST-STO-001": "malformed",
+    "ST-STO-003": "unsupported",
     "ST-EVO": "unsupported",
     "ST-DIG": "integrity",
     "ST-ART-005": "integrity",
@@ -56,6 +59,11 @@ PROFILES: Final[dict[str, dict[str, str]]] = {
         "arrivals": "replays with several instances: copies, recorded and drawn arrivals, closed loops",
     },
     "audit": {},
+    "store": {
+        "concurrent": "puts into a store from several processes at once",
+        "collect": "removes what no bundle names",
+        "external": "moves content between bundles and stores",
+    },
 }
 """The features of each profile, and what each means."""
 
