@@ -89,3 +89,9 @@ class UsageError(SemtraceError):
     """A command was called wrongly: a missing file, an option out of range, an existing output."""
 
     exit_code = ExitCode.USAGE
+
+
+class FaultError(SemtraceError):
+    """A mistake of ours, not of the input."""
+
+    exit_code = ExitCode.INTERNAL

@@ -156,6 +156,7 @@ def collect(
         typer.Option(
             "--grace",
             min=0,
+            max=10_000_000_000,
             metavar="SECONDS",
             help="Content put within this time stays: longer than anybody takes from a put to its bundle.",
         ),

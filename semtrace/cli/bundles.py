@@ -1,11 +1,14 @@
 """Commands on bundles as containers: `pack`, `unpack`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from semtrace.cli.common import ForceOption, JsonOption, command, emit
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def _convert(source: Path, output: Path, *, directory: bool, force: bool, as_json: bool) -> None:
@@ -17,7 +20,13 @@ def _convert(source: Path, output: Path, *, directory: bool, force: bool, as_jso
     manifest = rewrite_bundle(bundle, output, directory=directory, overwrite=force)
     form = "directory" if directory else "ZIP file"
     value = {"output": str(output), "form": form, "manifest_digest": manifest.digest}
-    emit(value, as_json=as_json, text=lambda: [f"{output}: a {form}, manifest {manifest.digest}"])
+
+    def text() -> "list[RenderableType]":
+        from rich.markup import escape
+
+        return [escape(f"{output}: a {form}, manifest {manifest.digest}")]
+
+    emit(value, as_json=as_json, text=text)
 
 
 @command

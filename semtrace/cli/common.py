@@ -1,8 +1,6 @@
 """What all commands share: output as text or JSON, errors for people, progress, and finding executions."""
 
 import functools
-import io
-import json
 import os
 import sys
 import time
@@ -14,16 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from semtrace.errors import ExitCode, SemtraceError, UsageError
+from semtrace.cli.printing import console, drop_output, flush_output, print_json, ready_streams, show_error
+from semtrace.errors import DocumentError, ExitCode, FaultError, FormatError, SemtraceError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from semtrace.check.finding import Finding
     from semtrace.graph.plan import Plan
     from semtrace.records.execution import Execution
+    from semtrace.records.trace import Trace
     from semtrace.store.bundle import Bundle
 
 P = ParamSpec("P")
@@ -41,73 +41,73 @@ ExecutionArgument = Annotated[
 ]
 
 
+class InvalidInputError(FormatError):
+    """A trace or an execution with findings, which a command that relies on what they violate does not use.
+
+    Attributes:
+        findings: what is wrong.
+    """
+
+    def __init__(self, message: str, findings: "Sequence[Finding]", *, path: str) -> None:
+        super().__init__(
+            message,
+            code="input.invalid",
+            path=path,
+            requirement=findings[0].requirement,
+            hint=f"semtrace check {path} judges all of it",
+        )
+        self.findings = tuple(findings)
+
+
 def command(function: Callable[P, ExitCode | None]) -> Callable[P, None]:
     """Make a command of a function: errors become messages and exit codes, never tracebacks."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        ready_streams()
         as_json = bool(kwargs.get("json_output"))
         try:
             code = function(*args, **kwargs) or ExitCode.OK
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except SemtraceError as error:
-            show_error(error, as_json=as_json)
-            code = error.exit_code
-        except BrokenPipeError:
-            _drop_output()  # the reader has gone: say no more
-            code = ExitCode.OK
-        except OSError as error:
-            _drop_output()
-            show_error(UsageError(f"cannot be read or written: {error}", code="file.io"), as_json=False)
-            code = ExitCode.USAGE
+            flush_output()
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
+        except BrokenPipeError:  # the reader of something that the command itself wrote to has gone
+            drop_output()
+            code = ExitCode.OK
         except Exception as error:  # noqa: BLE001  # the last line of defence: a bug is reported, not shown as a traceback
-            if os.environ.get("SEMTRACE_DEBUG"):
-                traceback.print_exc()
-            fault = SemtraceError(
-                f"a fault in semtrace itself: {type(error).__name__}: {error}",
-                code="internal",
-                hint="please report it, with the output of the same command under SEMTRACE_DEBUG=1",
-            )
-            show_error(fault, as_json=as_json)
-            code = ExitCode.INTERNAL
+            shown = _error_of(error)
+            show_error(shown, as_json=as_json)
+            code = shown.exit_code
         if code:
             raise typer.Exit(int(code))
 
     return run
 
 
-def _drop_output() -> None:
-    """Let what is still to be printed go nowhere, so that the interpreter's own flush does not fail at its end."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def show_error(error: SemtraceError, *, as_json: bool) -> None:
-    """Print an error: on standard error for people, on standard output as JSON."""
-    if as_json:
-        print(json.dumps({"error": error.as_dict()}, indent=2, ensure_ascii=False))
-        return
-    print(f"error: {error}", file=sys.stderr)
-    if error.hint:
-        print(f"  hint: {error.hint}", file=sys.stderr)
-
-
-def console() -> "Console":
-    """The console for results; where nobody watches, lines are wide enough for digests."""
-    from rich.console import Console
-
-    watched = sys.stdout is not None and sys.stdout.isatty()
-    return Console(file=sys.stdout or io.StringIO(), width=None if watched else 140, highlight=False)
+def _error_of(error: Exception) -> SemtraceError:
+    """What to tell a person of an exception."""
+    if isinstance(error, SemtraceError):
+        return error
+    if isinstance(error, OSError):
+        return UsageError(f"cannot be read or written: {error}", code="file.io")
+    if isinstance(error, RecursionError):
+        return FormatError("something in the input is nested too deeply", code="input.nesting")
+    if isinstance(error, MemoryError):
+        return UsageError("there is not enough memory for this", code="usage.memory")
+    if os.environ.get("SEMTRACE_DEBUG"):
+        traceback.print_exc()
+    return FaultError(
+        f"a fault in semtrace itself: {type(error).__name__}: {error}",
+        code="internal",
+        hint="please report it, with the output of the same command under SEMTRACE_DEBUG=1",
+    )
 
 
 def emit(value: dict[str, Any], *, as_json: bool, text: "Callable[[], Sequence[RenderableType]]") -> None:
     """Print a result: the JSON object, or what `text` renders."""
     if as_json:
-        print(json.dumps(value, indent=2, ensure_ascii=False))
+        print_json(value)
         return
     out = console()
     for part in text():
@@ -160,35 +160,70 @@ def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 def bundle_path(name: str) -> tuple[Path, str | None]:
     """A bundle's path, and the execution named after a `#`, if one is."""
-    path, _, inner = name.partition("#") if not Path(name).exists() else (name, "", "")
+    path, _, inner = name.partition("#") if not is_there(Path(name)) else (name, "", "")
     return Path(path), inner or None
 
 
-def open_trace(path: Path) -> "Bundle":
+def is_there(path: Path) -> bool:
+    """Whether something is at a path, as far as one may know: not where a folder cannot be searched."""
+    try:
+        path.stat()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def open_trace(path: Path, *, checked: bool = True) -> "Bundle":
     """Open a bundle that holds a trace.
+
+    Args:
+        path: the bundle.
+        checked: refuse a trace with findings. Who says no must check, or rely on nothing that the rules promise.
 
     Raises:
         UsageError: it holds none.
+        InvalidInputError: the trace is not valid.
+        FormatError, IntegrityError: it cannot be read.
     """
     from semtrace.store.bundle import open_bundle
 
     bundle = open_bundle(path)
     _ = bundle.trace
+    if checked:
+        require_valid(bundle)
+    return bundle
+
+
+def require_valid(bundle: "Bundle") -> "Bundle":
+    """A bundle, after a check of its trace's tables.
+
+    Raises:
+        InvalidInputError: they have findings.
+    """
+    from semtrace.check import check_trace
+
+    findings = check_trace(bundle.trace, content=False)
+    if findings:
+        raise InvalidInputError("the trace is not valid, and is not used", findings, path=str(bundle.path))
     return bundle
 
 
 def open_execution(name: str, beside: "Bundle | None" = None) -> "Execution":
     """Find an execution: a bundle's path, `PATH#NAME`, or the name of one in the bundle beside.
 
+    Beside a trace of the same work, its rows must be in order and refer to rows that there are; the rest is judged
+    by who uses it.
+
     Raises:
         UsageError: there is none.
+        InvalidInputError: its rows are out of order or range.
     """
     from semtrace.store.bundle import open_bundle
 
-    if beside is not None and name in beside.manifest.executions and not Path(name).exists():
-        return beside.execution(name)
+    if beside is not None and name in beside.manifest.executions and not is_there(Path(name)):
+        return require_rows(beside.execution(name), beside.trace, name)
     path, inner = bundle_path(name)
-    if not path.exists():
+    if not os.path.lexists(path):
         inside = ", ".join(sorted(beside.manifest.executions)) if beside is not None else ""
         raise UsageError(
             "neither a bundle nor the name of an execution in the trace's bundle",
@@ -196,18 +231,51 @@ def open_execution(name: str, beside: "Bundle | None" = None) -> "Execution":
             path=name,
             hint=f"the trace's bundle holds: {inside or 'no execution'}",
         )
-    return open_bundle(path).execution(inner)
+    return require_rows(open_bundle(path).execution(inner), beside.trace if beside else None, name)
+
+
+def require_rows(execution: "Execution", trace: "Trace | None", name: str) -> "Execution":
+    """An execution, after a check that its rows are in order and refer to rows that there are.
+
+    Raises:
+        InvalidInputError: they do not. Of an execution of other work than the trace's, nothing is said: who uses it
+            refuses it as that.
+    """
+    from semtrace.check import check_execution
+
+    findings = check_execution(execution, trace)
+    structural = [
+        finding
+        for finding in findings
+        if finding.requirement in _ROW_RULES or not finding.requirement.startswith("ST-EXE-")
+    ]
+    if structural and not any(finding.requirement == "ST-EXE-001" for finding in findings):
+        raise InvalidInputError("the execution cannot be used", structural, path=name)
+    return execution
+
+
+_ROW_RULES = frozenset({"ST-EXE-002", "ST-EXE-003", "ST-EXE-004"})
+"""The rules on executions that row numbers depend on. Audits and measures judge the others as far as they need them."""
 
 
 def plan_of(path: Path | None, execution: "Execution") -> "Plan | None":
-    """The plan of an execution: read from a file, else the one in the execution's header, else None."""
+    """The plan of an execution: read from a file, else the one in the execution's header, else None.
+
+    Raises:
+        FormatError: what the header holds is no plan.
+    """
     from semtrace.graph.plan import Plan
 
     if path is not None:
         return Plan.read(path)
-    if execution.header.plan is not None:
+    if execution.header.plan is None:
+        return None
+    try:
         return Plan.parse(execution.header.plan, path="execution header, plan")
-    return None
+    except DocumentError as error:  # nobody wrote it by hand
+        raise FormatError(
+            error.message, code="execution.plan", path=error.path, requirement=error.requirement
+        ) from error
 
 
 def milliseconds(value_ns: float | None) -> str:

@@ -11,14 +11,19 @@ from semtrace.cli.common import (
     command,
     emit,
     finding_lines,
-    open_execution,
+    open_trace,
     progress,
+    require_rows,
+    require_valid,
 )
-from semtrace.errors import ExitCode, SemtraceError
+from semtrace.cli.numbers import LARGEST
+from semtrace.errors import ExitCode, FormatError, SemtraceError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from semtrace.records.execution import Execution
+    from semtrace.records.trace import Trace
     from semtrace.store.bundle import Bundle
 
 PathArgument = Annotated[
@@ -62,7 +67,7 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
             "mode": stored.header.mode,
             "clock": stored.header.clock,
             "backend": stored.header.backend.name,
-            "plan": (stored.header.plan or {}).get("name"),
+            "plan": _plan_name(stored.header.plan),
             "work_digest": stored.header.work_digest,
             "execution_digest": stored.execution_digest,
             "instances": stored.tables["instances"].rows if "instances" in stored.tables else 0,
@@ -74,6 +79,12 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
     value["loss"] = [loss.as_json() for loss in manifest.loss]
     value["lineage"] = list(manifest.lineage)
     return value
+
+
+def _plan_name(plan: dict[str, Any] | None) -> str | None:
+    """The name of the plan in a header, which anything may stand in."""
+    name = (plan or {}).get("name")
+    return None if name is None else str(name)
 
 
 def _counts(bundle: "Bundle") -> dict[str, Any]:
@@ -191,7 +202,7 @@ def check(path: PathArgument, json_output: JsonOption = False) -> ExitCode:
     emit(
         value,
         as_json=json_output,
-        text=lambda: finding_lines(findings) or [f"[green]✓[/green] {path}: valid, no findings"],
+        text=lambda: finding_lines(findings) or [f"[green]✓[/green] {_escaped(path)}: valid, no findings"],
     )
     return ExitCode.FINDINGS if findings else ExitCode.OK
 
@@ -208,8 +219,12 @@ def show(
         Path | None,
         typer.Option("--trace", metavar="TRACE", help="The trace of an execution, for the names."),
     ] = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=1, help="How many tasks or instances to show.")] = 3,
-    operations: Annotated[int, typer.Option("--operations", min=1, help="How many operations of each.")] = 60,
+    tasks: Annotated[
+        int, typer.Option("--tasks", min=1, max=LARGEST, help="How many tasks or instances to show.")
+    ] = 3,
+    operations: Annotated[
+        int, typer.Option("--operations", min=1, max=LARGEST, help="How many operations of each.")
+    ] = 60,
     json_output: JsonOption = False,
 ) -> None:
     """Show a trace as a tree of stages and operations, and executions as timelines."""
@@ -218,7 +233,9 @@ def show(
 
     source, inner = bundle_path(path)
     bundle = open_bundle(source)
-    beside = open_bundle(trace).trace if trace is not None else None
+    if bundle.manifest.trace is not None:
+        require_valid(bundle)
+    beside = open_trace(trace).trace if trace is not None else None
     parts: list[RenderableType] = []
     value: dict[str, Any] = {"path": path}
     known = bundle.trace if bundle.manifest.trace is not None else beside
@@ -228,8 +245,35 @@ def show(
         parts.extend(trace_tree(bundle.trace, tasks=tasks, operations=operations))
     names = [inner] if inner else sorted(bundle.manifest.executions)
     for name in names:
-        execution = open_execution(f"{source}#{name}")
+        execution = require_rows(bundle.execution(name), known, f"{source}#{name}")
+        if known is not None:
+            _require_work(execution, known, f"{source}#{name}")
         value.setdefault("executions", {})[name] = execution.events.named_rows(tasks * operations)
-        parts.append(f"[bold]execution {name}[/bold]")
+        parts.append(f"[bold]execution {_escaped(name)}[/bold]")
         parts.extend(timeline(execution, known, instances=tasks, operations=operations))
     emit(value, as_json=json_output, text=lambda: parts)
+
+
+def _require_work(execution: "Execution", trace: "Trace", name: str) -> None:
+    """Refuse to name the operations of an execution by a trace that it is not of.
+
+    Raises:
+        FormatError: they are not of the same work.
+    """
+    from semtrace.store.digests import show as shown
+    from semtrace.store.digests import work_digest
+
+    if execution.header.work_digest != shown(work_digest(trace)):
+        raise FormatError(
+            "is not of the work of this trace",
+            code="execution.other_work",
+            path=name,
+            requirement="ST-EXE-001",
+            hint="name the trace that was replayed",
+        )
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

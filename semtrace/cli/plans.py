@@ -15,6 +15,7 @@ from semtrace.cli.common import (
     finding_lines,
     open_trace,
 )
+from semtrace.cli.numbers import LARGEST, is_whole, whole
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def plan(
         ),
     ] = None,
     width: Annotated[
-        int | None, typer.Option("--width", min=1, help="Branches side by side, for --by width.")
+        int | None, typer.Option("--width", min=1, max=LARGEST, help="Branches side by side, for --by width.")
     ] = None,
     stage: Annotated[
         list[str] | None,
@@ -167,16 +168,20 @@ def _edge(text: str) -> "AddedEdge":
     from semtrace.graph.plan import AddedEdge
 
     parts = text.split(":")
-    if not 2 <= len(parts) <= 4 or not all(part.isdigit() for part in (*parts[:2], *parts[3:])):
+    what = f"--add {text if len(text) < 60 else text[:60] + '…'}"
+    if not 2 <= len(parts) <= 4:
         raise UsageError(
-            f"--add {text}: must be U:V[:TRIGGER[:LAG_NS]]", code="plan.add", hint="for example --add 3:5"
+            f"{what}: must be U:V[:TRIGGER[:LAG_NS]]", code="plan.add", hint="for example --add 3:5"
         )
-    values: dict[str, object] = {"source": int(parts[0]), "target": int(parts[1])}
+    hint = "U:V[:TRIGGER[:LAG_NS]], for example --add 3:5"
+    values: dict[str, object] = {
+        name: whole(part, what, hint=hint) for name, part in zip(("source", "target"), parts, strict=False)
+    }
     if len(parts) > 2:
         values["trigger"] = parts[2]
     if len(parts) > 3:
-        values["lag_ns"] = int(parts[3])
-    return AddedEdge.parse(values, path=f"--add {text}")
+        values["lag_ns"] = whole(parts[3], what, hint=hint)
+    return AddedEdge.parse(values, path=what)
 
 
 def stage_ids(trace: "Trace", wanted: list[str]) -> list[int]:
@@ -188,10 +193,10 @@ def stage_ids(trace: "Trace", wanted: list[str]) -> list[int]:
     names = trace["stages"].strings("name")
     found: list[int] = []
     for name in wanted:
-        hits = [int(name)] if name.isdigit() else [at for at, known in enumerate(names) if known == name]
+        hits = [int(name)] if is_whole(name) else [at for at, known in enumerate(names) if known == name]
         if not hits:
             raise UsageError(
-                f"no stage {name!r}",
+                f"no stage {name[:60]!r}",
                 code="plan.stage",
                 hint=f"there are: {', '.join(f'{at} ({known})' for at, known in enumerate(names[:20]))}",
             )

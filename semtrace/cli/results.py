@@ -1,5 +1,6 @@
 """Commands on executions: `audit`, `measure`, `compare`."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from semtrace.cli.common import (
     open_trace,
     plan_of,
 )
+from semtrace.cli.numbers import LARGEST
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +43,10 @@ def audit(
     tolerance_ns: Annotated[
         int | None,
         typer.Option(
-            "--tolerance-ns", min=0, help="Allowed lateness of a submission; as declared if left out."
+            "--tolerance-ns",
+            min=0,
+            max=LARGEST,
+            help="Allowed lateness of a submission; as declared if left out.",
         ),
     ] = None,
     measures: Annotated[
@@ -61,7 +66,8 @@ def audit(
     bundle = open_trace(trace)
     ran = open_execution(execution, bundle)
     reported = _reported(measures) if measures is not None else None
-    report = run(bundle.trace, ran, plan_of(plan, ran), tolerance_ns=tolerance_ns, measures=reported)
+    given = plan_of(plan, ran) if plan is not None else None  # what the header holds is judged
+    report = run(bundle.trace, ran, given, tolerance_ns=tolerance_ns, measures=reported)
     value = report.as_dict()
 
     def text() -> "list[RenderableType]":
@@ -125,12 +131,17 @@ def _escaped(value: object) -> str:
 
 DeadlineOption = Annotated[
     int | None,
-    typer.Option("--deadline-ns", min=1, help="Deadline of every instance, counted from its arrival."),
+    typer.Option(
+        "--deadline-ns", min=1, max=LARGEST, help="Deadline of every instance, counted from its arrival."
+    ),
 ]
 WindowOption = Annotated[
     int | None,
     typer.Option(
-        "--window-ns", min=1, help="Instances that arrive before this time count for attainment and goodput."
+        "--window-ns",
+        min=1,
+        max=LARGEST,
+        help="Instances that arrive before this time count for attainment and goodput.",
     ),
 ]
 
@@ -180,12 +191,13 @@ def measure(
 def _multiple(text: str) -> "Fraction":
     from fractions import Fraction
 
-    try:
-        value = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        value = Fraction(0)
+    value = Fraction(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else Fraction(0)
     if value <= 0:
-        raise UsageError(f"--multiple {text}: must be a positive number", code="measure.multiple")
+        raise UsageError(
+            f"--multiple {text[:60]}: must be a positive decimal number",
+            code="measure.multiple",
+            hint="at most 9 digits before and after the point, for example 1.5",
+        )
     return value
 
 
@@ -206,7 +218,7 @@ def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
         return [name, f"{values['count']:,}", f"{values['unknown']:,}", *shown]
 
     parts: list[RenderableType] = [
-        f"{value['backend']}, {value['mode']}, plan {_escaped(value['plan'])}",
+        f"{_escaped(value['backend'])}, {value['mode']}, plan {_escaped(value['plan'])}",
         _rows(
             "times in ms",
             ("", "known", "unknown", "min", "p50", "p95", "max"),
@@ -277,7 +289,7 @@ def compare(
     second: Annotated[str, typer.Argument(metavar="EXEC_B", help="The execution compared with it.")],
     deadline_ns: DeadlineOption = None,
     window_ns: WindowOption = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST, help="Seed of the bootstrap.")] = 0,
     json_output: JsonOption = False,
 ) -> None:
     """Compare two executions of the same work, instance by instance; refuses different work."""

@@ -1,5 +1,6 @@
 """The command `replay`."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +12,11 @@ from semtrace.cli.common import (
     TraceArgument,
     command,
     emit,
-    finding_lines,
     milliseconds,
     open_trace,
     progress,
 )
+from semtrace.cli.numbers import LARGEST, whole
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ def replay(
             help="recorded, together, poisson:MEAN_NS[:SEED] or closed-loop:USERS[:THINK_NS].",
         ),
     ] = None,
-    copies: Annotated[int | None, typer.Option("--copies", min=1, help="Instances of every task.")] = None,
+    copies: Annotated[
+        int | None, typer.Option("--copies", min=1, max=LARGEST, help="Instances of every task.")
+    ] = None,
     backend: Annotated[str | None, typer.Option("--backend", help="What runs the operations: ideal.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the backend.")
@@ -63,7 +66,6 @@ def replay(
 
     The trace is checked first; a trace with findings is not replayed.
     """
-    from semtrace.check import check_trace
     from semtrace.graph.plan import Plan, dag
     from semtrace.replay.run import replay as run
     from semtrace.store.bundle import write_bundle
@@ -74,21 +76,12 @@ def replay(
         output, overwrite=force, inputs=[path for path in (trace, plan, scenario) if path is not None]
     )
     bundle = open_trace(trace)
-    findings = check_trace(bundle.trace, content=False)
-    if findings:
-        value: dict[str, Any] = {"findings": [finding.as_dict() for finding in findings]}
-        emit(
-            value,
-            as_json=json_output,
-            text=lambda: [*finding_lines(findings), "the trace is not valid: not replayed"],
-        )
-        return ExitCode.FINDINGS
     chosen = _scenario(scenario, arrivals, copies, backend, settings or [])
     made = Plan.read(plan) if plan is not None else dag(show(work_digest(bundle.trace)))
     with progress("replaying", quiet=json_output) as update:
         execution = run(bundle.trace, made, chosen, analysis=analysis, progress=update)
     write_bundle(output, executions={name: execution}, overwrite=force)
-    value = {
+    value: dict[str, Any] = {
         "output": str(output),
         "name": name,
         "plan": made.name,
@@ -156,10 +149,17 @@ def _scenario(
         key, equals, text = setting.partition("=")
         if not equals or not key:
             raise UsageError(f"--set {setting}: must be KEY=VALUE", code="replay.set")
-        chosen.setdefault("settings", {})[key] = int(text) if text.lstrip("-").isdigit() else text
+        chosen.setdefault("settings", {})[key] = _setting(text, setting)
     if chosen:
         values["backend"] = chosen
     return Scenario.parse(values, path=str(path) if path is not None else "options")
+
+
+def _setting(text: str, setting: str) -> int | str:
+    """A setting's value: a whole number where it begins as one, else the text."""
+    if re.fullmatch(r"-?\d+", text):  # \d has digits of all scripts, of which `whole` refuses most
+        return whole(text, f"--set {setting[:60]}", least=-LARGEST)
+    return text
 
 
 def _arrivals(text: str) -> dict[str, Any]:
@@ -170,15 +170,11 @@ def _arrivals(text: str) -> dict[str, Any]:
         "poisson": ("poisson", ("mean_ns", "seed")),
         "closed-loop": ("closed_loop", ("users", "think_ns")),
     }.get(kind)
-    if (
-        form is None
-        or len(numbers) > len(form[1])
-        or (form[1] and not numbers)
-        or not all(map(str.isdigit, numbers))
-    ):
-        raise UsageError(
-            f"--arrivals {text}: not understood",
-            code="replay.arrivals",
-            hint="recorded, together, poisson:MEAN_NS[:SEED] or closed-loop:USERS[:THINK_NS]; times are whole ns",
-        )
-    return {"kind": form[0], **{key: int(number) for key, number in zip(form[1], numbers, strict=False)}}
+    hint = "recorded, together, poisson:MEAN_NS[:SEED] or closed-loop:USERS[:THINK_NS]; times are whole ns"
+    what = f"--arrivals {text if len(text) < 60 else text[:60] + '…'}"
+    if form is None or len(numbers) > len(form[1]) or (form[1] and not numbers):
+        raise UsageError(f"{what}: not understood", code="replay.arrivals", hint=hint)
+    return {
+        "kind": form[0],
+        **{key: whole(number, what, hint=hint) for key, number in zip(form[1], numbers, strict=False)},
+    }

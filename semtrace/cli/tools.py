@@ -16,6 +16,7 @@ from semtrace.cli.common import (
     open_execution,
     open_trace,
 )
+from semtrace.cli.numbers import LARGEST
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -54,21 +55,14 @@ def _read(path: Path) -> "Parts":
     """All that is in a bundle, after a check of its tables."""
     from semtrace.transform.bundle_parts import Parts, sound
 
-    return sound(Parts.of(open_trace(path)))
+    return sound(Parts.of(open_trace(path, checked=False)))
 
 
 def _check_output(output: Path, inputs: "Sequence[Path]", *, force: bool) -> None:
-    """Refuse an output path before the work for it is done, and one that is an input."""
+    """Refuse an output path before the work for it is done."""
     from semtrace.store.container import check_output
 
-    check_output(output, overwrite=force)
-    if any(output.exists() and path.exists() and output.samefile(path) for path in inputs):
-        raise UsageError(
-            "is the input; it is not replaced by what is made of it",
-            code="file.same",
-            path=str(output),
-            hint="write another file, and rename it",
-        )
+    check_output(output, overwrite=force, inputs=inputs)
 
 
 def _write(
@@ -147,7 +141,9 @@ def filter_command(
 @command
 def sample(
     trace: TraceArgument,
-    count: Annotated[int, typer.Option("--tasks", "-n", min=1, metavar="N", help="How many tasks.")],
+    count: Annotated[
+        int, typer.Option("--tasks", "-n", min=1, max=LARGEST, metavar="N", help="How many tasks.")
+    ],
     output: OutputOption,
     seed: Annotated[int, typer.Option("--seed", help="Decides which tasks; the same on every machine.")] = 0,
     by: Annotated[
@@ -211,7 +207,7 @@ def renumber(
     from semtrace.transform.renumber import renumber as run
 
     _check_output(output, [trace], force=force)
-    parts, changed = run(Parts.of(open_trace(trace)), by_start=by_start)
+    parts, changed = run(Parts.of(open_trace(trace, checked=False)), by_start=by_start)
     note = "" if changed else "in canonical order already: nothing moved"
     _write(parts, output, directory=directory, force=force, as_json=json_output, note=note)
 
@@ -244,7 +240,9 @@ def diff(
     work: Annotated[
         bool, typer.Option("--work", help="Of traces: only what a replay must not change counts.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="How many differences to name.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, max=LARGEST, help="How many differences to name.")
+    ] = 20,
     json_output: JsonOption = False,
 ) -> ExitCode:
     """Say how two traces, or two executions of the same work, differ. Exit code 0: same. 1: different."""
@@ -275,7 +273,7 @@ def _diff_traces(first: Path, second: Path, *, work: bool, limit: int, as_json: 
     from semtrace.transform.bundle_parts import refuse
     from semtrace.transform.diff_traces import diff_traces
 
-    traces = [open_trace(path).trace for path in (first, second)]
+    traces = [open_trace(path, checked=False).trace for path in (first, second)]
     for path, trace in zip((first, second), traces, strict=True):
         refuse(check_trace(trace, content=False), str(path))
     found = diff_traces(*traces, work=work, limit=limit)

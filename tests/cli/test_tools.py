@@ -316,7 +316,7 @@ def test_what_is_there_is_not_replaced(name, folder, broken):
         (["filter", "{crew}", "-w", "kind=tool", "-o", "{out}"], "whole tasks"),
         (["filter", "{crew}", "-w", "task=99", "-o", "{out}"], "no task of 3 meets"),
         (["filter", "{crew}", "-w", "task=0"], "--output"),
-        (["filter", "{crew}", "-w", "task=0", "-o", "{crew}", "--force"], "is the input"),
+        (["filter", "{crew}", "-w", "task=0", "-o", "{crew}", "--force"], "what is read"),
         (["filter", "{crew}", "-w", "task=0", "-o", "{folder}/no/where"], "the folder is missing"),
         (["sample", "{crew}", "-n", "0", "-o", "{out}"], "-n"),
         (["sample", "{crew}", "-n", "4", "-o", "{out}"], "4 tasks of 3"),

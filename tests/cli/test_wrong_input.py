@@ -124,8 +124,9 @@ def test_errors_are_json_when_asked(name, tmp_path):
     ],
 )
 def test_wrong_use_is_explained(words, code, message, tmp_path, trace_file):
-    out = tmp_path / "out.semtrace"
-    values = {"{t}": str(trace_file), "{out}": str(out), "{dir}": str(tmp_path)}
+    out, folder = tmp_path / "out.semtrace", tmp_path / "in"
+    folder.mkdir()
+    values = {"{t}": str(trace_file), "{out}": str(out), "{dir}": str(folder)}
     filled = [
         next((word.replace(key, value) for key, value in values.items() if key in word), word)
         for word in words
