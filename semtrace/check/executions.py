@@ -161,6 +161,36 @@ def cached_within_prompt(view: ExecutionView) -> Iterator[Finding]:
     )
 
 
+@rule("ST-EXE-018")
+def computed_what_was_not_cached(view: ExecutionView) -> Iterator[Finding]:
+    """Prompt tokens that were not found in a cache were computed."""
+    names = ("prompt_tokens", "cached_tokens", "computed_prompt_tokens")
+    prompt, cached, computed = (view.ints("events", name) for name in names)
+    known = (prompt != NULL) & (cached != NULL) & (computed != NULL)
+    yield from found(
+        "ST-EXE-018",
+        known & (computed < prompt - cached),
+        lambda row: f"{computed[row]} tokens computed of a prompt of {prompt[row]} with {cached[row]} cached",
+        table="events",
+        column="computed_prompt_tokens",
+    )
+
+
+@rule("ST-EXE-019")
+def attempts_possible(view: ExecutionView) -> Iterator[Finding]:
+    """What was submitted was submitted at least once, and on a virtual clock not again."""
+    attempts, submitted = view.ints("events", "attempts"), view.ints("events", "submitted_ns")
+    judged = (attempts != NULL) & (submitted != NULL)
+    once = view.execution.header.clock == "virtual"
+    yield from found(
+        "ST-EXE-019",
+        judged & ((attempts != 1) if once else (attempts < 1)),
+        lambda row: f"event {row} was submitted, in {attempts[row]} attempts",
+        table="events",
+        column="attempts",
+    )
+
+
 @rule("ST-EXE-008", "ST-EXE-009")
 def detail_declared(view: ExecutionView) -> Iterator[Finding]:
     """The header names the detail tables that are recorded, and only such as there are."""
@@ -267,6 +297,8 @@ EXECUTION_RULES: Final[tuple[Rule[ExecutionView], ...]] = (
     times_in_order,
     time_evidence,
     cached_within_prompt,
+    computed_what_was_not_cached,
+    attempts_possible,
     detail_declared,
     output_ids_held,
     steps_in_order,
@@ -291,7 +323,17 @@ def check_execution(execution: Execution, trace: Trace | None) -> list[Finding]:
     return judge_execution(execution, trace, Ledger())
 
 
-def judge_execution(execution: Execution, trace: Trace | None, ledger: Ledger) -> list[Finding]:
+def check_form(execution: Execution, trace: Trace) -> list[Finding]:
+    """Check an execution as `check_execution` does, but not whether it is of the trace (ST-EXE-001)."""
+    return judge_execution(execution, trace, Ledger(), EXECUTION_RULES[1:])
+
+
+def judge_execution(
+    execution: Execution,
+    trace: Trace | None,
+    ledger: Ledger,
+    rules: tuple[Rule[ExecutionView], ...] = EXECUTION_RULES,
+) -> list[Finding]:
     """Check an execution of which some tables, or the content, may be unreadable: marked broken in the ledger."""
     rows_of = {name: execution[name].rows for name in EXECUTION_TABLE if not ledger.causes(name)}
     if trace is not None:
@@ -299,5 +341,5 @@ def judge_execution(execution: Execution, trace: Trace | None, ledger: Ledger) -
     for name in EXECUTION_TABLE:
         if name in rows_of:
             check_values(execution[name], rows_of, ledger)
-    ledger.run(EXECUTION_RULES, ExecutionView(execution, trace, ledger))
+    ledger.run(rules, ExecutionView(execution, trace, ledger))
     return ledger.result()

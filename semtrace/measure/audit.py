@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from semtrace.measure.audit_events import (
     judge_presence,
     judge_times,
 )
+from semtrace.measure.audit_form import judge_form, judge_header, judge_outcomes
+from semtrace.measure.audit_ideal import judge_ideal
+from semtrace.measure.audit_order import judge_order
 from semtrace.measure.audit_release import judge_arrivals, judge_release
 from semtrace.measure.ready import Expected, no_plan
 from semtrace.measure.report import AuditReport, Ledger
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 
     from semtrace.records.execution import Execution
     from semtrace.records.trace import Trace
+
+MOST_TOLERATED_NS: Final = 1_000_000
+"""The greatest tolerance that an execution can declare for itself; whoever audits may allow more (ST-AUD-033)."""
 
 
 def audit(
@@ -51,7 +57,8 @@ def audit(
         trace: the trace; valid (see `semtrace.check`).
         execution: the execution, from anyone.
         plan: the plan that it should have followed; the one in its header if left out.
-        tolerance_ns: allowed lateness in ns; as the header declares if left out, which on a virtual clock is 0.
+        tolerance_ns: allowed lateness in ns. If left out: 0 on a virtual clock; on a wall clock what the header
+            declares, but not more than `MOST_TOLERATED_NS`.
         measures: a report of measures to be verified, as `semtrace.measure.metrics.Measures.as_dict` makes it.
 
     Returns:
@@ -62,17 +69,23 @@ def audit(
     followed = _judge_identity(trace, execution, plan, ledger)
     slots = Slots.of(trace, execution)
     if tolerance_ns is None:
-        tolerance_ns = 0 if header.clock == "virtual" else header.tolerance_ns
+        declared = min(max(header.tolerance_ns, 0), MOST_TOLERATED_NS)
+        tolerance_ns = 0 if header.clock == "virtual" else declared
     spoilt = np.zeros(slots.instances, dtype=np.bool_)
     case = Case(slots, followed, Expected.of(slots, followed), ledger, tolerance_ns, spoilt)
     judge_presence(case)
     judge_ends(case)
     judge_times(case)
+    judge_outcomes(case)
+    judge_header(case)
     judge_arrivals(case)
     judge_counts(case)
     judge_ids(case)
     lateness = judge_release(case)
+    judge_order(case)
     judge_durations(case)
+    judge_ideal(case)
+    judge_form(case)
     judge_critical_path(case)
     judge_decomposition(case)
     if measures is not None:
@@ -82,6 +95,8 @@ def audit(
         "plan_digest": header.plan_digest,
         "mode": header.mode,
         "clock": header.clock,
+        "tolerance_ns": tolerance_ns,
+        "declared_tolerance_ns": header.tolerance_ns,
         "backend": header.backend.name,
         "instances": slots.instances,
         "operations": slots.count,
@@ -98,6 +113,14 @@ def _judge_identity(trace: Trace, execution: Execution, plan: Plan | None, ledge
     A native run follows the recorded edges.
     """
     header = execution.header
+    if header.plan is None and header.mode != "native":
+        ledger.fact(
+            "ST-AUD-012",
+            "there is no plan, which says what was to be released when",
+            table="header",
+            column="plan",
+            hint="a replay names the plan that it followed",
+        )
     own = show(work_digest(trace))
     other = header.work_digest != own
     ledger.fact(
@@ -148,10 +171,12 @@ def _own_plan(execution: Execution, ledger: Ledger) -> Plan | None:
     if execution.header.plan is None:
         return None
     try:
-        return Plan.parse(execution.header.plan, path="header.plan")
+        found = Plan.parse(execution.header.plan, path="header.plan")
+        found.content_digest()  # numbers that no JSON document can hold have no digest
     except FormatError as error:
         ledger.fact("ST-AUD-013", f"it cannot be read: {error}", table="header", column="plan")
         return None
+    return found
 
 
 def _judge_plan(trace: Trace, plan: Plan, ledger: Ledger) -> Plan | None:

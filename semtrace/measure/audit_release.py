@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from semtrace.errors import SemtraceError
+from semtrace.measure.audit_form import scenario_of
 from semtrace.measure.path import end_slot
 from semtrace.measure.ready import FREE
 from semtrace.measure.report import Lateness
@@ -15,7 +16,7 @@ from semtrace.measure.stats import Distribution
 from semtrace.records.columns import NULL
 from semtrace.records.enums import AccessMode, Evidence, Trigger
 from semtrace.replay.arrivals import instances, settle
-from semtrace.replay.scenario import Scenario
+from semtrace.replay.scenario import Poisson
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,22 +35,33 @@ def judge_arrivals(case: Case) -> None:
     """Instances and their arrivals are those of the scenario (ST-AUD-006)."""
     slots, ledger = case.slots, case.ledger
     rows = slots.execution.instances
-    if case.native or slots.execution.header.scenario is None:
+    if case.native:
         ledger.skip("ST-AUD-006", "a run without scenario", rows.rows)
         return
+    if slots.execution.header.scenario is None:
+        problem = "there is no scenario, which says what arrives and when"
+        ledger.fact("ST-AUD-006", problem, table="header", column="scenario")
+        return
     try:
-        scenario = Scenario.parse(slots.execution.header.scenario, path="execution.scenario")
+        scenario = scenario_of(slots.execution.header)
+        if isinstance(scenario.arrivals, Poisson):
+            problem = "arrivals are not drawn, so that nobody can say when they were due"
+            ledger.fact("ST-AUD-006", problem, table="header", column="scenario")
+            return
+        # Counted before any is made: a short document can ask for more instances than memory holds.
+        due_rows = slots.trace.tasks.rows * scenario.copies
+        if rows.rows != due_rows:
+            problem = f"{rows.rows} instances, the scenario makes {due_rows}"
+            ledger.fact("ST-AUD-006", problem, table="instances")
+            return
         wanted = instances(slots.trace, settle(slots.trace, scenario))
     except SemtraceError as error:
         ledger.fact(
             "ST-AUD-006", f"the scenario cannot be followed: {error}", table="header", column="scenario"
         )
         return
-    same = rows.rows == len(wanted.task)
-    same = same and bool(
-        (rows.ints("task") == wanted.task).all() and (rows.ints("instance") == wanted.copy).all()
-    )
-    problem = f"{rows.rows} instances, the scenario makes {len(wanted.task)}, or others than these"
+    same = bool((rows.ints("task") == wanted.task).all() and (rows.ints("instance") == wanted.copy).all())
+    problem = "the instances are not those of the scenario, every copy of every task in order"
     ledger.fact("ST-AUD-006", None if same else problem, table="instances")
     if not same:
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from semtrace.errors import IntegrityError
 from semtrace.records.columns import NULL
 from semtrace.records.enums import OperationKind
 
@@ -134,7 +135,15 @@ class _Contents:
         """The whole input of an operation: (artifact, tokens) of each segment."""
         chain = [operation]
         while self._base[chain[-1]] != NULL:
-            chain.append(self._base[chain[-1]])
+            above = self._base[chain[-1]]
+            if not 0 <= above < chain[-1]:  # else the walk might have no end
+                raise IntegrityError(
+                    f"context base {above} is not a lower row",
+                    code="order.reference",
+                    path=f"operations.context_base[{chain[-1]}]",
+                    requirement="ST-ORD-002",
+                )
+            chain.append(above)
         pieces: list[tuple[int, int]] = []
         for at in reversed(chain):
             del pieces[self._inherited[at] :]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,10 +26,13 @@ RULES: Final = {
     "ST-AUD-004": "times recorded",
     "ST-AUD-005": "times of an operation in order",
     "ST-AUD-006": "instances and arrivals as in the scenario",
+    "ST-AUD-007": "the execution is well formed",
+    "ST-AUD-008": "outcomes of instances as their events say",
     "ST-AUD-010": "the execution is of this work",
     "ST-AUD-011": "the plan is for this work",
     "ST-AUD-012": "the execution followed this plan",
     "ST-AUD-013": "the plan is legal",
+    "ST-AUD-014": "the header agrees with itself",
     "ST-AUD-020": "prompt token counts",
     "ST-AUD-021": "output token counts",
     "ST-AUD-022": "output token ids",
@@ -40,10 +45,39 @@ RULES: Final = {
     "ST-AUD-036": "writers of state before its readers",
     "ST-AUD-040": "recorded durations",
     "ST-AUD-041": "root latency at least the critical path",
+    "ST-AUD-042": "what the ideal backend does",
     "ST-AUD-050": "the decomposition adds up",
     "ST-AUD-051": "reported measures",
 }
 """The rules of the audit, by requirement (spec, audit.md)."""
+
+CORE: Final = (
+    "ST-AUD-004",
+    "ST-AUD-006",
+    "ST-AUD-020",
+    "ST-AUD-021",
+    "ST-AUD-022",
+    "ST-AUD-030",
+    "ST-AUD-031",
+    "ST-AUD-032",
+    "ST-AUD-033",
+)
+"""Rules of which no case of a replay may stay unjudged, or it is not clean."""
+
+OF_TIMES: Final = ("ST-AUD-005", "ST-AUD-032", "ST-AUD-036")
+"""Rules of which one must be judged in a native run, or nothing can be said of it."""
+
+
+class Verdict(StrEnum):
+    """What an audit says in the end (ST-AUD-104)."""
+
+    CLEAN = "clean"
+    """No violation, and everything that makes a replay faithful was judged."""
+    PARTLY = "clean, as far as it can be judged"
+    """No violation in a native run, of which much cannot be judged."""
+    NOT_JUDGED = "not judged"
+    """No violation, and too little was judged to say more."""
+    VIOLATIONS = "violations"
 
 
 @dataclass(frozen=True)
@@ -124,8 +158,32 @@ class AuditReport:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found. What was not judged is in `rules`."""
-        return not self.findings
+        """Whether nothing was found, and enough was judged to say so."""
+        return self.verdict in {Verdict.CLEAN, Verdict.PARTLY}
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What the audit says in the end."""
+        if self.findings:
+            return Verdict.VIOLATIONS
+        if self.gaps:
+            return Verdict.NOT_JUDGED
+        return Verdict.PARTLY if self.facts["mode"] == "native" else Verdict.CLEAN
+
+    @cached_property
+    def gaps(self) -> list[str]:
+        """What would have to be judged and was not, for which an audit without violations is not clean."""
+        if not self.rule("ST-AUD-001").judged:
+            return ["ST-AUD-001: there is no operation in any instance"]
+        if self.facts["mode"] == "native":
+            if any(self.rule(requirement).judged for requirement in OF_TIMES):
+                return []
+            return [f"{', '.join(OF_TIMES)}: no two times are observed that could contradict each other"]
+        return [
+            f"{requirement}: {count} cases not judged: {reason}"
+            for requirement in CORE
+            for reason, count in self.rule(requirement).not_judged.items()
+        ]
 
     def rule(self, requirement: str) -> RuleResult:
         """The result of one rule."""
@@ -135,6 +193,8 @@ class AuditReport:
         """The report as JSON-ready fields."""
         return {
             "clean": self.clean,
+            "verdict": self.verdict.value,
+            "gaps": self.gaps,
             **self.facts,
             "findings": [finding.as_dict() for finding in self.findings],
             "notes": [note.as_dict() for note in self.notes],
@@ -152,6 +212,10 @@ class Ledger:
     _judged: Counter[str] = field(default_factory=Counter)
     _violations: Counter[str] = field(default_factory=Counter)
     _skipped: dict[str, Counter[str]] = field(default_factory=lambda: {rule: Counter() for rule in RULES})
+
+    def violated(self, requirement: str) -> bool:
+        """Whether a rule was found to be violated."""
+        return self._violations[requirement] > 0
 
     def skip(self, requirement: str, reason: str, count: int = 1) -> None:
         """Say that cases could not be judged."""
@@ -201,13 +265,15 @@ class Ledger:
         *,
         table: str,
         column: str | None = None,
+        rows: tuple[int, ...] = (),
+        count: int = 1,
         hint: str | None = None,
     ) -> None:
-        """Judge one case that is no row: None is no problem."""
+        """Judge one case that is no row, or was judged before: None is no problem."""
         self._judged[requirement] += 1
         if problem is not None:
             self._violations[requirement] += 1
-            self.findings.append(Finding(requirement, problem, table, column, hint=hint))
+            self.findings.append(Finding(requirement, problem, table, column, rows, count, hint))
 
     @staticmethod
     def _write(

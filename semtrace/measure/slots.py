@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from semtrace.errors import FormatError
 from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome, OperationKind, OperationStatus
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 LAST_NS: Final = (1 << 63) - 1
 """The last instant that there is (ST-REL-001)."""
+
+UNSEEN: Final = 1 << 24
+"""Up to how many slots an execution may have, whatever the number of its events."""
 
 
 def after(at_ns: NDArray[np.int64], by_ns: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -68,7 +72,11 @@ class Slots:
 
     @classmethod
     def of(cls, trace: Trace, execution: Execution) -> Slots:
-        """Place the events of an execution of a trace whose order is valid (ST-ORD-001)."""
+        """Place the events of an execution of a trace whose order is valid (ST-ORD-001).
+
+        Raises:
+            FormatError: its instances have far more operations than there are events.
+        """
         bounds = trace.offsets("operations")
         task = execution.instances.ints("task")
         known = task < trace.tasks.rows
@@ -77,6 +85,15 @@ class Slots:
         first[known] = bounds[task[known]]
         counts[known] = bounds[task[known] + 1] - first[known]
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+        # A few rows of instances can stand for more slots than any memory holds.
+        if offsets[-1] > max(UNSEEN, 2 * execution.events.rows):
+            raise FormatError(
+                f"{offsets[-1]} operations of {len(task)} instances, and {execution.events.rows} events",
+                code="execution.incomplete",
+                path="events",
+                requirement="ST-AUD-001",
+                hint="every operation of an instance has one event, also those that were skipped or did not end",
+            )
         operation = ranges(first, counts)
         instance = np.repeat(np.arange(len(task), dtype=np.int64), counts)
 

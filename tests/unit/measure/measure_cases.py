@@ -25,6 +25,7 @@ from semtrace.records.enums import (
 from semtrace.records.execution import Backend, Execution, ExecutionHeader
 from semtrace.records.execution_tables import EVENTS, INSTANCES
 from semtrace.records.trace import MemoryContent, Trace
+from semtrace.replay.scenario import BackendChoice, Drawn, Scenario
 from semtrace.store.digests import artifact_digest, show, work_digest
 
 LLM, TOOL, EMBED, HUMAN = (
@@ -209,6 +210,7 @@ def run(
         tolerance_ns=tolerance_ns,
         measured_at="simulator",
         backend=Backend(name="by hand"),
+        scenario=scenario_of(trace, arrivals, mode),
     )
     tables = {
         "instances": pa.Table.from_pylist(
@@ -226,6 +228,16 @@ def run(
         "events": _events(rows),
     }
     return Execution.from_arrow(header, tables, content)
+
+
+def scenario_of(trace: Trace, arrivals: list[int], mode: str = "length_locked") -> dict[str, Any]:
+    """The scenario by which the copies of every task arrive at these times."""
+    return Scenario(
+        copies=len(arrivals),
+        arrivals=Drawn(times_ns=[at for at in arrivals for _ in range(trace.tasks.rows)]),
+        mode=mode,
+        backend=BackendChoice(name="by hand"),
+    ).as_json()
 
 
 def _events(rows: list[dict[str, Any]]) -> pa.Table:
@@ -249,6 +261,15 @@ def _before(trace: Trace, plan: Plan, target: int) -> list[tuple[int, str, int]]
     return found
 
 
+def evidence_of(cells: dict[str, Any]) -> dict[str, Evidence]:
+    """The evidence that goes with times: observed, missing where there is none."""
+    return {
+        name.replace("_ns", "_evidence"): Evidence.MISSING if value is None else Evidence.OBSERVED
+        for name, value in cells.items()
+        if name.endswith("_ns")
+    }
+
+
 def change(
     execution: Execution,
     events: dict[int, dict[str, Any]] | None = None,
@@ -261,11 +282,14 @@ def change(
     """The execution with cells of events and instances, rows or header fields changed."""
     rows = execution.events.data.to_pylist()
     for row, cells in (events or {}).items():
-        rows[row].update(cells)
+        rows[row].update(evidence_of(cells) | cells)
     rows = [row for at, row in enumerate(rows) if at not in drop for _ in range(1 + (at in double))]
     roots = execution.instances.data.to_pylist()
     for row, cells in (instances or {}).items():
         roots[row].update(cells)
+    scenario = execution.header.scenario
+    if scenario and "scenario" not in header and header.get("mode", "native") != "native":
+        header["scenario"] = {**scenario, "mode": header["mode"]}
     tables = {
         "events": _events(rows),
         "instances": Columns.of(INSTANCES, {n: [r[n] for r in roots] for n in INSTANCES.by_name}).data,

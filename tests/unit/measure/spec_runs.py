@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure_cases import change, plan_of
+from measure_cases import change, plan_of, scenario_of
 
 from semtrace.build import TraceBuilder
 from semtrace.records.columns import Columns
@@ -68,7 +68,9 @@ class Run:
             plan = self.plan(example["plan"])
             header |= {"plan": plan.as_json(), "plan_digest": plan.content_digest()}
         if header.get("mode") == "native":
-            header |= {"plan": None, "plan_digest": None, "clock": "wall"}
+            header |= {"plan": None, "plan_digest": None, "clock": "wall", "scenario": None}
+        if isinstance(header.get("backend"), dict):
+            header["backend"] = Backend(**header["backend"])
         return change(
             self.execution,
             cells,
@@ -158,6 +160,7 @@ def spec_run(*, ids: bool = False) -> Run:
         clock="virtual",
         measured_at="simulator",
         backend=Backend(name="by hand"),
+        scenario=scenario_of(trace, [short["arrival_ns"]]),
     )
     tables = {
         "instances": Columns.of(
