@@ -30,7 +30,7 @@ _SUFFIXES: Final = {".json", ".jsonl", ".ndjson", ".log", ".txt", ""}
 _HEAD: Final = 1 << 18
 """Bytes of a file that are looked at to tell what it is."""
 _WHOLE: Final = 1 << 26
-"""Bytes up to which a document is read at once."""
+"""Bytes of a file that are read for its first document, at most."""
 _ENOUGH: Final = 50
 """Spans or messages in a file's head that settle what it is."""
 _EVENT_MARK: Final = re.compile(rb'type\\?": ?\\?"(?:LLMCall|LLMStreamEnd)\\?"')
@@ -122,9 +122,7 @@ def _kind_of_document(path: Path, head: str) -> tuple[str, int]:
     value: Any = next((v for v, _ in json_values(head) if not isinstance(v, ValueError)), None)
     if value is not None and _is_spans(value):
         return "spans", 90 if '"autogen' in head else 20
-    if path.stat().st_size > _WHOLE:
-        return "other", 0
-    value = _json(path.read_text("utf-8-sig", "replace"))
+    value = _first_value(path)
     if is_component(value):
         return "config", 85 if "autogen" in value["provider"] else 30
     if _is_spans(value):
@@ -134,6 +132,16 @@ def _kind_of_document(path: Path, head: str) -> tuple[str, int]:
     if isinstance(value, dict) and any(key in value for key in _STATE_KEYS):
         return "state", 40
     return "other", 0
+
+
+def _first_value(path: Path) -> Any:
+    """The first JSON value of a file, which may be longer than its head: a batch of spans, say."""
+    with path.open("rb") as file:
+        text = file.read(_WHOLE).decode("utf-8-sig", "replace").lstrip()
+    try:
+        return json.JSONDecoder().raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        return None
 
 
 def _is_spans(value: Any) -> bool:

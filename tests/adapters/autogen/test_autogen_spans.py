@@ -6,6 +6,7 @@ import json
 
 import pytest
 from autogen_runs import EXAMPLES, load, recording
+from semtrace_adapters.autogen.sources import kind_of
 from semtrace_adapters.autogen.spans import SpanTree, json_values, parse_spans
 
 from semtrace.records.enums import EdgeKind, EventOutcome, Evidence, OperationStatus
@@ -76,6 +77,20 @@ def test_every_form_gives_the_same_work(tmp_path, form, name):
         plain.event(o)["finished_ns"] for o in plain.llm
     ]
     assert run.losses.get("spans.repeated", 0) == (len(spans_of(name)) if form == "twice" else 0)
+
+
+@pytest.mark.parametrize("form", [otlp, lambda spans: spans], ids=["OTLP", "array"])
+def test_batches_longer_than_what_is_looked_at_first(tmp_path, form):
+    """An exporter of batches writes one long document a line; the first alone may be longer than the file's head."""
+    spans = spans_of("graphflow")
+    for span in spans:
+        span["attributes"]["padding"] = "x" * 8000
+    path = tmp_path / "spans.jsonl"
+    batches = [json.dumps(form(spans[at::2])) for at in range(2)]
+    assert min(map(len, batches)) > 1 << 18
+    path.write_text("\n".join(batches) + "\n")
+    assert kind_of(path) == ("spans", 90)
+    assert len(load(path).llm) == 10
 
 
 def test_broken_spans_are_reported(tmp_path):
