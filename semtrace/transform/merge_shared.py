@@ -110,6 +110,17 @@ def share_artifacts(traces: Sequence[Trace], names: Sequence[str]) -> tuple[Shar
     return shared, pa.array(best.astype(np.uint8))
 
 
+_Version = tuple[int, int, int, bool]  # place of its base in the state, mode, artifact, whether it is initial
+
+
+@dataclass
+class _Known:
+    """A state of an earlier trace: its number, and the versions that are known of it."""
+
+    code: int
+    versions: list[_Version]
+
+
 def share_states(traces: Sequence[Trace], artifacts: Sequence[NDArray[np.int64]]) -> tuple[Shared, Shared]:
     """States that are the same, and their versions.
 
@@ -123,30 +134,27 @@ def share_states(traces: Sequence[Trace], artifacts: Sequence[NDArray[np.int64]]
     Returns:
         The states, and the versions.
     """
-    candidates: dict[tuple[Any, ...], list[list[Any]]] = defaultdict(
-        list
-    )  # [code, versions, last trace to match]
+    known: dict[tuple[Any, ...], list[_Known]] = defaultdict(list)
     state_codes, version_codes = [], []
     count = 0
     for at, trace in enumerate(traces):
         codes = np.arange(count, count + trace["states"].rows)
         count += trace["states"].rows
+        earlier = {key: list(found) for key, found in known.items()}
         for state, key, versions in _eligible(trace, artifacts[at]):
-            found = next(
-                (each for each in candidates[key] if each[2] < at and _agree(each[1], versions)), None
-            )
-            if found is None:
-                candidates[key].append([int(codes[state]), versions, at])
+            candidates = earlier.get(key, [])
+            agreeing = (place for place, each in enumerate(candidates) if _agree(each.versions, versions))
+            place = next(agreeing, None)
+            if place is None:
+                known[key].append(_Known(int(codes[state]), versions))
                 continue
-            codes[state] = found[0]
-            found[1:] = [max(found[1], versions, key=len), at]
+            found = candidates.pop(place)  # two states of one trace are never the same
+            codes[state] = found.code
+            found.versions = max(found.versions, versions, key=len)
         state_codes.append(codes)
         owner = trace["state_versions"].ints("state")
         version_codes.append((codes[owner] << np.int64(32)) | trace["state_versions"].ints("version"))
     return once(state_codes), once(version_codes)
-
-
-_Version = tuple[int, int, int, bool]  # place of its base in the state, mode, artifact, whether it is initial
 
 
 def _eligible(
@@ -175,7 +183,7 @@ def _eligible(
             )
             for at in range(first, end)
         ]
-        yield state, (*row.values(), bool(lasting[state] and not unknown[state])), listed
+        yield state, (*row.values(), bool(lasting[state] and not unknown[state]), *listed[:1]), listed
 
 
 def _agree(one: list[_Version], other: list[_Version]) -> bool:

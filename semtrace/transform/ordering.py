@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from semtrace.build.ordering import order_by_first, order_operations
+from semtrace.build.ordering import order_operations
 from semtrace.errors import FormatError
 from semtrace.records.columns import NULL
 from semtrace.records.enums import AccessMode
@@ -143,24 +143,41 @@ def stage_order(trace: Trace, operations: NDArray[np.int64]) -> NDArray[np.int64
     """
     task, parent = trace["stages"].ints("task"), trace["stages"].ints("parent")
     first = _first(trace, "stages", "stage", operations)
-    least = first.copy()
-    nested = np.flatnonzero(parent != NULL)
-    for _ in range(len(least)):
-        before = least.copy()
-        np.minimum.at(least, parent[nested], least[nested])
-        if np.array_equal(least, before):
-            break
+    least, depth = (np.array(each, dtype=np.int64) for each in _nested(parent.tolist(), first.tolist()))
     order = np.lexsort([least, task])
     place = places(order, len(task))
+    nested = np.flatnonzero(parent != NULL)
     if (place[parent[nested]] < place[nested]).all():
         return order
-    none = np.iinfo(np.int64).max
-    ordered = order_by_first(
-        task.tolist(),
-        [None if at == none else at for at in first.tolist()],
-        [None if at == NULL else at for at in parent.tolist()],
-    )
-    return np.array(ordered, dtype=np.int64)
+    return np.lexsort([depth, least, task])
+
+
+def _nested(parent: list[int], first: list[int]) -> tuple[list[int], list[int]]:
+    """Of each stage the least number of its own and of all nested in it, and how deep it is nested itself.
+
+    Stages that are nested in a circle keep their own number, at depth 0: they are refused later.
+    """
+    inside = [0] * len(parent)
+    for outer in parent:
+        if outer != NULL:
+            inside[outer] += 1
+    ready = [at for at, count in enumerate(inside) if not count]
+    upwards: list[int] = []
+    least = list(first)
+    while ready:
+        at = ready.pop()
+        upwards.append(at)
+        outer = parent[at]
+        if outer != NULL:
+            least[outer] = min(least[outer], least[at])
+            inside[outer] -= 1
+            if not inside[outer]:
+                ready.append(outer)
+    depth = [0] * len(parent)
+    for at in reversed(upwards):
+        if parent[at] != NULL:
+            depth[at] = depth[parent[at]] + 1
+    return least, depth
 
 
 def _first(trace: Trace, table: str, column: str, operations: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -48,11 +48,12 @@ def sample_tasks(parts: Parts, count: int, seed: int, *, by: Stratum | None = No
     if by is not None:
         parameters["by"] = by
         strata = _strata(parts.trace, by)
+    sizes = np.bincount(strata)
+    order = sorted(range(tasks), key=_keys(tasks, seed).__getitem__)
+    by_stratum = np.array(order)[np.argsort(strata[order], kind="stable")]
+    within = np.arange(tasks) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     kept = np.zeros(tasks, dtype=np.bool_)
-    keys = _keys(tasks, seed)
-    for stratum, quota in enumerate(_quotas(np.bincount(strata), count)):
-        rows = np.flatnonzero(strata == stratum)
-        kept[sorted(rows.tolist(), key=keys.__getitem__)[:quota]] = True
+    kept[by_stratum[within < np.repeat(_quotas(sizes, count), sizes)]] = True
     step = Step(
         step="sample",
         producer=producer(),
