@@ -46,7 +46,7 @@ def audit(
             "--tolerance-ns",
             min=0,
             max=LARGEST,
-            help="Allowed lateness of a submission; as declared if left out.",
+            help="Allowed lateness, for wall clocks; as declared if left out, but not more than 1 ms.",
         ),
     ] = None,
     measures: Annotated[
@@ -59,7 +59,7 @@ def audit(
 ) -> ExitCode:
     """Audit an execution: was the work the recorded work, and was every operation released when the plan says.
 
-    Exit code 0: no violation. 1: violations, each with its requirement.
+    Exit code 0: clean. 1: violations, each with its requirement. 3: no violation, and too little could be judged.
     """
     from semtrace.measure.audit import audit as run
 
@@ -107,11 +107,19 @@ def audit(
             )
             parts.extend(f"  {note}" for note in map(_escaped, report.notes))
         parts.extend(finding_lines(report.findings))
-        parts.append("[green]clean: no violation[/green]" if report.clean else "[red]violations[/red]")
+        allowed = f"tolerance {value['tolerance_ns']:,} ns"
+        if value["declared_tolerance_ns"] != value["tolerance_ns"]:
+            allowed += f" (the execution declares {value['declared_tolerance_ns']:,} ns)"
+        parts.append(allowed)
+        parts.extend(f"  {_escaped(gap)}" for gap in report.gaps if not report.findings)
+        colour = "green" if report.clean else "red" if report.findings else "yellow"
+        parts.append(f"[{colour}]{report.verdict}[/]")
         return parts
 
     emit(value, as_json=json_output, text=text)
-    return ExitCode.OK if report.clean else ExitCode.FINDINGS
+    if report.findings:
+        return ExitCode.FINDINGS
+    return ExitCode.OK if report.clean else ExitCode.NOTHING_RAN
 
 
 def _reported(path: Path) -> dict[str, Any]:
