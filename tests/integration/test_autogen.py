@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -142,3 +147,61 @@ def test_two_instrumentors_do_not_double_the_calls(doubled):
             assert check_against_server(run, server_log(folder)) == len(run.llm)
             assert run.losses["spans.doubled"] == len(run.llm)
             assert run.edges(EdgeKind.DATA) == recording(EXAMPLES / name).edges(EdgeKind.DATA)
+
+
+def test_what_the_guide_says_to_do_records_all(tmp_path):
+    """The code in docs/autogen.md, run as it stands."""
+    text = (ROOT / "docs" / "autogen.md").read_text(encoding="utf-8")
+    log, spans = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program = f"""
+import asyncio
+import sys
+from pathlib import Path
+sys.path[:0] = {[str(ROOT / "tests"), str(ROOT / "examples" / "autogen")]!r}
+{spans}
+from servers.launch import start_server
+from teams import SCENARIOS, Endpoint
+
+async def main(url):
+    team, task = SCENARIOS["graphflow"](Endpoint(url))
+{textwrap.indent(log, "    ")}
+
+with start_server(Path("server.jsonl"), Path({str(EXAMPLES / "rules.json")!r})) as server:
+    asyncio.run(main(server.url))
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "adapters")}
+    done = subprocess.run(
+        [PYTHON, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    run = load(tmp_path)
+    assert check_against_server(run, server_log(tmp_path)) == len(run.llm) == 10
+    assert run.trace.tasks.ints("outcome").tolist() == [Outcome.SUCCESS]
+    assert {run.event(o)["submitted_evidence"] for o in run.llm} == {Evidence.OBSERVED}
+
+
+def test_the_handler_works_alone(tmp_path):
+    """One file, copied next to an application, under another name, with nothing of semtrace in reach."""
+    copy = tmp_path / "event_log.py"
+    copy.write_bytes((ROOT / "adapters" / "semtrace_adapters" / "autogen" / "handler.py").read_bytes())
+    program = (
+        "import logging, event_log\n"
+        "with event_log.recording('events.jsonl'):\n"
+        "    logging.getLogger('autogen_core.events').info('{\"type\": \"LLMCall\"}')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "events.jsonl").read_text())["event"] == {"type": "LLMCall"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.errors import FormatError, UsageError
@@ -22,11 +23,10 @@ from semtrace_adapters.autogen.spans import SpanTree, is_span, json_values, pars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from semtrace_adapters.base import LossReport
 
-_SUFFIXES: Final = {".json", ".jsonl", ".ndjson", ".log", ".txt", ""}
+_SUFFIXES: Final = {".json", ".jsonl", ".ndjson", ".log", ".txt"}
 _HEAD: Final = 1 << 18
 """Bytes of a file that are looked at to tell what it is."""
 _WHOLE: Final = 1 << 26
@@ -53,11 +53,17 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     made: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inner = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix.lower() in _SUFFIXES)
+            inner = sorted(p for p in path.rglob("*") if p.is_file() and _may_hold_text(p.name))
             made.extend(p for p in inner if not any(q.startswith(".") for q in p.relative_to(path).parts))
         else:
             made.append(path)
     return list(dict.fromkeys(made))
+
+
+def _may_hold_text(name: str) -> bool:
+    """Whether a file in a folder is looked at: by its suffix, also before what rotation added (``events.log.1``)."""
+    suffixes = Path(name.lower()).suffixes
+    return not suffixes or not _SUFFIXES.isdisjoint(suffixes)
 
 
 def _text_head(path: Path) -> str:

@@ -8,9 +8,11 @@ import pytest
 from autogen_logs import conversation
 from autogen_runs import EXAMPLES, load, recording
 from semtrace_adapters.autogen import ADAPTER
+from semtrace_adapters.autogen.config import read_config
 from semtrace_adapters.base import ImportOptions, adapters, choose
 
 from semtrace.errors import ExitCode, FormatError, UsageError
+from semtrace.records.enums import Outcome
 
 
 @pytest.mark.parametrize("name", ["graphflow", "graphloop", "swarm", "nested", "agenttools", "streaming"])
@@ -147,6 +149,36 @@ def test_a_folder_of_several_recordings():
     one, two = recording(EXAMPLES / "swarm"), recording(EXAMPLES / "graphloop")
     assert len(run.llm) == len(one.llm) + len(two.llm)
     assert run.tokens() == tuple(a + b for a, b in zip(one.tokens(), two.tokens(), strict=True))
+
+
+STREAMS = {
+    "items": lambda items, _: "".join(json.dumps(i) + "\n" for i in items),
+    "items in data": lambda items, _: "".join(json.dumps({"class": "X", "data": i}) + "\n" for i in items),
+    "array of items": lambda items, _: json.dumps(items, indent=1),
+    "result": lambda _, result: json.dumps(result),
+    "result, indented": lambda _, result: json.dumps(result, indent=2),
+    "result, not ASCII": lambda _, result: "\ufeff" + json.dumps(result, ensure_ascii=False),
+}
+
+
+@pytest.mark.parametrize("form", STREAMS)
+def test_forms_of_run_streams(tmp_path, form):
+    lines = (EXAMPLES / "swarm" / "stream.jsonl").read_text(encoding="utf-8").splitlines()
+    items = [json.loads(line)["data"] for line in lines]
+    (tmp_path / "what.txt").write_text(STREAMS[form](items, items[-1]), encoding="utf-8")
+    (tmp_path / "events.log.1").write_bytes((EXAMPLES / "swarm" / "events.jsonl").read_bytes())
+    run, alone = load(tmp_path), load(tmp_path / "what.txt")
+    assert len(run.llm) == 5
+    assert len(alone.llm) == 5
+    assert run.trace.tasks.ints("outcome").tolist() == [Outcome.SUCCESS]
+    assert alone.trace.tasks.ints("outcome").tolist() == [Outcome.SUCCESS]
+    assert run.losses.keys() == {"delays.inferred", "times.start"}
+
+
+def test_a_config_of_one_agent():
+    config = json.loads((EXAMPLES / "swarm" / "config.json").read_text(encoding="utf-8"))
+    triage = config["config"]["participants"][0]
+    assert read_config(triage).names == ["triage"]
 
 
 def test_progress_and_sources():
