@@ -243,7 +243,11 @@ def test_a_missing_last_id_is_caught():
 
 def test_ids_that_are_not_there_are_told_and_ids_that_were_not_recorded_are_no_proof():
     assert caught(IDS, run(IDS, mode="token_locked", locked=False)) == {"ST-AUD-022"}
-    report = audit(TRACE, run(TRACE, mode="token_locked"))
+    assert caught(TRACE, run(TRACE, mode="token_locked")) == {"ST-AUD-022"}
+    locked = run(IDS, mode="token_locked")
+    ids = {row: {"output_ids": locked.events.row(row)["output_ids"]} for row in range(5)}
+    plain = change(run(TRACE, mode="token_locked"), ids)
+    report = audit(TRACE, Execution(plain.header, plain.tables, locked.content))
     assert report.rule("ST-AUD-022").not_judged == {"output token ids not in the trace": 4}
     assert report.verdict == Verdict.NOT_JUDGED
     assert report.gaps == ["ST-AUD-022: 4 cases not judged: output token ids not in the trace"]
