@@ -62,3 +62,6 @@ proto: .venv/.installed
 
 bench: .venv/.installed
 	$(BIN)/python benchmarks/run.py
+
+fuzz: .venv/.installed
+	$(BIN)/python tests/fuzz/run.py

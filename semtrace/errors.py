@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from enum import IntEnum
 
 
@@ -51,6 +52,11 @@ class SemtraceError(Exception):
         where = f"{self.path}: " if self.path else ""
         rule = f" [{self.requirement}]" if self.requirement and self.requirement not in self.message else ""
         return f"{where}{self.message}{rule}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """So that it passes from one process to another."""
+        rest = {key: value for key, value in self.as_dict().items() if key != "message"}
+        return (functools.partial(type(self), self.message, **rest), ())
 
     def as_dict(self) -> dict[str, str | None]:
         """The error as JSON-ready fields."""

@@ -1,0 +1,1 @@
+"""Fuzzing: mutated bundles and streams, of which none may do worse than end in findings or a SemtraceError."""
