@@ -110,7 +110,8 @@ def _raw_stream(source: Source, rng: random.Random, path: Path) -> str:
 
 def _resealed(members: dict[str, bytes], manifest: dict[str, Any], path: Path) -> str:
     """Write members under a manifest that states their right sizes and digests, and its own."""
-    parts = [manifest.get("trace"), *(manifest.get("executions") or {}).values()]
+    runs = manifest.get("executions")
+    parts = [manifest.get("trace"), *(runs.values() if isinstance(runs, dict) else ())]
     for part in parts:
         if not isinstance(part, dict):
             continue
@@ -120,7 +121,7 @@ def _resealed(members: dict[str, bytes], manifest: dict[str, Any], path: Path) -
             *(packs if isinstance(packs, list) else ()),
         ]
         for file in stored:
-            if isinstance(file, dict) and file.get("path") in members:
+            if isinstance(file, dict) and isinstance(file.get("path"), str) and file["path"] in members:
                 content = members[file["path"]]
                 file.update(bytes=len(content), digest=show(blake3(content).digest()))
     manifest.pop("digest", None)
