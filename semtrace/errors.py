@@ -55,8 +55,15 @@ class SemtraceError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """So that it passes from one process to another."""
-        rest = {key: value for key, value in self.as_dict().items() if key != "message"}
-        return (functools.partial(type(self), self.message, **rest), ())
+        made = functools.partial(
+            type(self),
+            self.message,
+            code=self.code,
+            path=self.path,
+            requirement=self.requirement,
+            hint=self.hint,
+        )
+        return (made, ())
 
     def as_dict(self) -> dict[str, str | None]:
         """The error as JSON-ready fields."""
