@@ -84,8 +84,7 @@ def audit(
     lateness = judge_release(case)
     judge_order(case)
     judge_durations(case)
-    judge_ideal(case)
-    judge_form(case)
+    judge_ideal(case, judge_form(case))
     judge_critical_path(case)
     judge_decomposition(case)
     if measures is not None:

@@ -41,8 +41,12 @@ _IN_ORDER: Final = "ST-EXE-005"
 """Times in order: the audit judges them itself, with their evidence (ST-AUD-005), or as matters of release."""
 
 
-def judge_form(case: Case) -> None:
-    """The execution is well formed (ST-AUD-007); what other rules have said of it is not said again."""
+def judge_form(case: Case) -> frozenset[str]:
+    """The execution is well formed (ST-AUD-007); what other rules have said of it is not said again.
+
+    Returns:
+        The columns of events of which something was reported.
+    """
     slots, ledger = case.slots, case.ledger
     left = [found for found in check_form(slots.execution, slots.trace) if not _told(case, found)]
     if not left:
@@ -57,6 +61,7 @@ def judge_form(case: Case) -> None:
             count=found.count,
             hint=found.hint,
         )
+    return frozenset(found.column for found in left if found.table == "events" and found.column)
 
 
 def _told(case: Case, found: Finding) -> bool:

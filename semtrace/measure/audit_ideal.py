@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from semtrace.measure.audit_events import Case
 
 
-def judge_ideal(case: Case) -> None:
-    """What ran on the ideal backend took the time that its coefficients say, and has no other numbers (ST-AUD-042)."""
+def judge_ideal(case: Case, reported: frozenset[str]) -> None:
+    """What ran on the ideal backend took the time that its coefficients say, and has no other numbers (ST-AUD-042).
+
+    Args:
+        case: what is audited.
+        reported: columns of events that are not well formed, which is reported already.
+    """
     slots, ledger = case.slots, case.ledger
     header = slots.execution.header
     if case.native or header.backend.name != "ideal":
@@ -35,7 +40,11 @@ def judge_ideal(case: Case) -> None:
     ledger.skip("ST-AUD-042", "counts not recorded in the trace", int((whole & unknown).sum()))
     ledger.skip("ST-AUD-042", "reported under another rule", int((whole & ~unknown & told).sum()))
     at = np.flatnonzero(whole & ~unknown & ~told)
-    expected = _expected(settings, slots.submitted[at], prompt[at], output[at])
+    expected = {
+        name: values
+        for name, values in _expected(settings, slots.submitted[at], prompt[at], output[at]).items()
+        if name not in reported
+    }
     wrong = np.zeros(len(at), dtype=np.bool_)
     for name, values in expected.items():
         wrong |= np.asarray(slots.seen(name)[at] != values, dtype=np.bool_)

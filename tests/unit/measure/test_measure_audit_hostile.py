@@ -253,6 +253,12 @@ def test_impossible_numbers_are_caught(cells, clock, found):
     assert finds(execution) == found
 
 
+@pytest.mark.parametrize("cells", [{"attempts": 99}, {"cached_tokens": 99}])
+def test_impossible_numbers_of_an_ideal_backend_are_told_once(cells):
+    assert finds(change(IDEAL, {14: cells})) == {"ST-AUD-007"}
+    assert finds(change(IDEAL, {14: cells | {"preemptions": 1}})) == {"ST-AUD-007", "ST-AUD-042"}
+
+
 def test_events_in_another_order_are_caught():
     events = IDEAL.events.data.take(list(EVENTS)[::-1])
     turned = replace(IDEAL, tables={**IDEAL.tables, "events": Columns(IDEAL.events.spec, events)})
@@ -272,6 +278,7 @@ def test_instances_that_are_not_numbered_are_caught():
         {"first_token_ns": None},
         {"preemptions": 7},
         {"attempts": None},
+        {"server": None},
         {"server": 3},
         {"cached_tokens": 4},
         {"computed_prompt_tokens": 0},
