@@ -16,7 +16,6 @@ from semtrace.records.execution import Execution
 from semtrace.records.execution_tables import EXECUTION_TABLE
 from semtrace.records.trace import Content, MemoryContent, Trace
 from semtrace.records.trace_tables import TRACE_TABLE
-from semtrace.store.container import MANIFEST
 from semtrace.store.digests import detail_digest, execution_digest, show, trace_digest, work_digest
 
 if TYPE_CHECKING:
@@ -54,19 +53,11 @@ def check_bundle(bundle: Bundle) -> list[Finding]:
 
 
 def _members(bundle: Bundle) -> Iterator[Finding]:
-    """Findings for members that the manifest names twice, the manifest itself among them, and for wrong checksums."""
+    """Findings for members with wrong checksums."""
     for name in bundle.damaged_members():
         yield Finding(
             "ST-BND-009", f"the CRC-32 of the member {name} in the ZIP file is wrong", table=_MANIFEST
         )
-    seen = {MANIFEST}
-    for file in bundle.files():
-        if file.path in seen:
-            message = f"the member {file.path} is named twice"
-            yield Finding(
-                "ST-BND-014", message, table=_MANIFEST, hint="each table and pack has a member of its own"
-            )
-        seen.add(file.path)
 
 
 def _read_tables(

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 BACKENDS: Mapping[str, Callable[[Trace, Mapping[str, object]], Backend]] = {"ideal": IdealBackend}
 """The backends by name: each makes one for a trace from settings."""
+MOST_EVENTS = 50_000_000
+"""Events that a replay may have: all of them are held in memory until it ends (ST-SCN-016)."""
 
 
 def replay_findings(trace: Trace) -> Iterator[Finding]:
@@ -83,7 +85,7 @@ def replay(
     Raises:
         ReplayError: the plan is not legal, the trace lacks counts or durations, the scenario does not fit, or a time
             does not fit into 63 bits.
-        UsageError: there is no such backend.
+        UsageError: there is no such backend, or the replay would have more than `MOST_EVENTS` events.
         UnsupportedError: the backend cannot hold the scenario's mode.
         FormatError: the backend has no such setting.
     """
@@ -104,6 +106,16 @@ def replay(
             hint=f"it can: {', '.join(sorted(backend.modes))}",
         )
     refuse("this trace cannot be replayed", list(replay_findings(trace)), code="replay.unknown")
+    events = trace.operations.rows * scenario.copies
+    if events > MOST_EVENTS:
+        raise UsageError(
+            f"{scenario.copies:,} copies of {trace.operations.rows:,} operations are {events:,} events, "
+            f"more than {MOST_EVENTS:,}",
+            code="replay.size",
+            path="scenario.copies",
+            requirement="ST-SCN-016",
+            hint="replay fewer copies, or several times with different seeds",
+        )
     judgement = judge(trace, plan)
     against = [
         finding for finding in judgement.findings if not (analysis and finding.requirement == "ST-PLAN-004")

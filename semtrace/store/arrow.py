@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAGIC: Final = b"ARROW1\0\0"
-RAW_FLOOR: Final = 1 << 30
-"""Bytes that a member may always decompress to."""
+TABLE_FLOOR: Final = 64 << 20
+"""Bytes that a table may always decompress to: every row of it costs a reader time."""
+PACK_FLOOR: Final = 1 << 30
+"""Bytes that a pack may always decompress to."""
 RAW_CEILING: Final = 16 << 30
 """Bytes that no member may decompress to."""
 RAW_RATIO: Final = 1000
@@ -37,11 +39,22 @@ def damaged(name: str, error: object) -> IntegrityError:
     )
 
 
-def arrow_bytes(table: pa.Table, *, level: int = 3) -> memoryview:
-    """A table as an Arrow IPC file, its buffers compressed with zstd."""
+def arrow_bytes(table: pa.Table, *, level: int = 3, pack: bool = False) -> memoryview:
+    """A table as an Arrow IPC file, its buffers compressed with zstd; as they are where no reader would believe it."""
+    stored = _written(table, pa.Codec("zstd", compression_level=level))
+    if 2 * table.nbytes > _limit(stored.nbytes, pack=pack):
+        return _written(table, None)
+    return stored
+
+
+def _limit(size: int, *, pack: bool) -> int:
+    """Bytes that a member of this many stored bytes may decompress to (ST-BND-021)."""
+    return min(RAW_CEILING, max(PACK_FLOOR if pack else TABLE_FLOOR, RAW_RATIO * size))
+
+
+def _written(table: pa.Table, codec: pa.Codec | None) -> memoryview:
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=level))
-    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_table(table)
     return memoryview(sink.getvalue())
 
@@ -54,8 +67,13 @@ class ArrowFile:
         batches: number of record batches.
     """
 
-    def __init__(self, buffer: pa.Buffer, name: str) -> None:
+    def __init__(self, buffer: pa.Buffer, name: str, *, pack: bool = False) -> None:
         """Look through the file without decompressing anything.
+
+        Args:
+            buffer: the file.
+            name: where it is, for messages.
+            pack: whether it is a pack, of which more is believed than of a table.
 
         Raises:
             IntegrityError: it is not an Arrow IPC file.
@@ -63,7 +81,7 @@ class ArrowFile:
         """
         self._name = name
         self._messages: list[pa.ipc.Message] = []
-        limit = min(RAW_CEILING, max(RAW_FLOOR, RAW_RATIO * buffer.size))
+        limit = _limit(buffer.size, pack=pack)
         if buffer.size < len(MAGIC) or buffer[: len(MAGIC)].to_pybytes() != MAGIC:
             raise damaged(name, "not an Arrow IPC file")
         self._stream = buffer[len(MAGIC) :]

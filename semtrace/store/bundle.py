@@ -100,7 +100,25 @@ class Bundle:
                 requirement="ST-BND-010",
             )
         self.manifest = Manifest.unseal(stored, values, path=where)
-        named = {MANIFEST, *(file.path for file in self.files())}
+        for execution in self.manifest.executions:
+            if not _EXECUTION_NAME.fullmatch(execution):
+                raise FormatError(
+                    f"{execution[:100]!r} cannot be the name of an execution",
+                    code="bundle.execution",
+                    path=where,
+                    requirement="ST-BND-015",
+                )
+        named = {MANIFEST}
+        for file in self.files():
+            if file.path in named:
+                raise IntegrityError(
+                    f"the member {file.path[:255]} is named twice",
+                    code="bundle.member",
+                    path=where,
+                    requirement="ST-BND-014",
+                    hint="each table and pack has a member of its own",
+                )
+            named.add(file.path)
         for name in names:
             if name not in named:
                 raise IntegrityError(

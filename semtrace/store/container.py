@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import secrets
 import shutil
@@ -93,6 +95,7 @@ class DirectoryContainer:
     def names(self) -> list[str]:
         """The names of all members; a link or special file is refused."""
         found: list[str] = []
+        seen = 0
         pending = [("", self.path)]
         while pending:
             prefix, directory = pending.pop()
@@ -109,9 +112,10 @@ class DirectoryContainer:
                     pending.append((name + "/", Path(entry.path)))
                 else:
                     found.append(name)
-                if len(found) > MAX_MEMBERS:
+                seen += 1  # folders too: a reader has to look into each of them
+                if seen > MAX_MEMBERS:
                     raise FormatError(
-                        "too many members",
+                        "too many members and folders",
                         code="bundle.members",
                         path=str(self.path),
                         requirement="ST-BND-005",
@@ -134,10 +138,7 @@ class DirectoryContainer:
                     "a link is not allowed", code="bundle.link", path=str(path), requirement="ST-BND-004"
                 )
         try:
-            if path.stat().st_size == 0:
-                return pa.py_buffer(b"")
-            with pa.memory_map(str(path)) as file:
-                return file.read_buffer()
+            return _mapped(path)
         except OSError as error:
             raise IntegrityError(
                 "the member is missing or unreadable",
@@ -145,6 +146,25 @@ class DirectoryContainer:
                 path=f"{self.path}/{name}",
                 requirement="ST-BND-012",
             ) from error
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    """The bytes of a file, mapped; opened by Python, as Arrow opens no path that is not UTF-8.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    with open(path, "rb", opener=_open_at_once) as file:  # Path.open takes no opener
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if facts.st_size == 0:
+            return pa.py_buffer(b"")
+        return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a FIFO without a writer would block
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:
@@ -196,8 +216,12 @@ class ZipContainer:
                 raise FormatError(problem, code="bundle.zip", path=f"{path}!{name}", requirement="ST-BND-002")
             self._members[name] = (info.header_offset, Entry(name, info.file_size, info.CRC))
         _check_case(self._members, str(path))
-        with pa.memory_map(str(path)) as file:
-            self._bytes: pa.Buffer = file.read_buffer()
+        try:
+            self._bytes = _mapped(path)
+        except OSError as error:
+            raise UsageError(
+                f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
+            ) from error
         self._check_layout()
 
     def _check_layout(self) -> None:
@@ -299,8 +323,19 @@ def check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) ->
 
     Raises:
         UsageError: it exists and may not be overwritten, or its folder is missing, or it is a directory that is no
-            bundle, or it is, holds or lies in an input.
+            bundle, or neither a directory nor a file, or it is, holds or lies in an input.
     """
+    try:
+        _check_output(path, overwrite=overwrite, inputs=inputs)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
+        raise UsageError(
+            f"cannot be looked at: {getattr(error, 'strerror', None) or error}",
+            code="file.unreadable",
+            path=str(path),
+        ) from error
+
+
+def _check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path]) -> None:
     for read in inputs:
         real, target = read.resolve(), path.resolve()
         if target == real or real in target.parents or target in real.parents:
@@ -311,8 +346,10 @@ def check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) ->
                 hint="name another output; --force does not replace inputs",
             )
     if os.path.lexists(path) and not overwrite:
+        raise _exists(path)
+    if os.path.lexists(path) and not (path.is_file() or path.is_dir()):
         raise UsageError(
-            "exists already", code="file.exists", path=str(path), hint="name another, or use --force"
+            "is no file and no directory; it is not replaced", code="file.special", path=str(path)
         )
     if not path.name or path.name == ".." or _is_other_directory(path):
         raise UsageError(
@@ -329,7 +366,8 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not.
 
     A process killed at any time leaves at `path` what was there or what is new, never a part; where a directory
-    is replaced, which takes two renames, it can leave nothing there and the old one beside it.
+    is replaced, which takes two renames, it can leave nothing there and the old one beside it. Of several processes
+    that write to one new path at once, one wins, and the others are told that it exists.
 
     Raises:
         UsageError: `path` exists and may not be overwritten, or its folder is missing or not writable, or it is
@@ -339,7 +377,12 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         yield temporary
-        _replace(temporary, path)
+        if overwrite:
+            _replace(temporary, path)
+        else:
+            _place(temporary, path)
+    except FileExistsError as error:
+        raise _exists(path) from error
     except OSError as error:
         raise UsageError(
             f"cannot be written: {error.strerror or error}", code="file.unwritable", path=str(path)
@@ -348,9 +391,41 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
         _remove(temporary)
 
 
+def _exists(path: Path) -> UsageError:
+    return UsageError(
+        "exists already", code="file.exists", path=str(path), hint="name another, or use --force"
+    )
+
+
 def _is_other_directory(path: Path) -> bool:
     """Whether it is a directory that one would not want replaced."""
     return path.is_dir() and not path.is_symlink() and not (path / MANIFEST).is_file() and any(path.iterdir())
+
+
+def _place(temporary: Path, path: Path) -> None:
+    """Give what was written its name, if nothing has it.
+
+    Raises:
+        FileExistsError: something has.
+        OSError: it cannot be renamed.
+    """
+    if temporary.is_dir():
+        if os.path.lexists(path):  # a rename would put a directory in the place of an empty one
+            raise FileExistsError(errno.EEXIST, "exists already", str(path))
+        try:
+            temporary.rename(path)
+        except OSError as error:
+            if os.path.lexists(path):
+                raise FileExistsError(errno.EEXIST, "exists already", str(path)) from error
+            raise
+        return
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except (OSError, NotImplementedError):  # a file system without hard links
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        temporary.replace(path)
 
 
 def _replace(temporary: Path, path: Path) -> None:

@@ -33,7 +33,7 @@ class PackContent(Content):
 
     def __init__(self, buffers: Sequence[tuple[str, pa.Buffer]]) -> None:
         self._names = [name for name, _ in buffers]
-        self._files = [ArrowFile(buffer, name) for name, buffer in buffers]
+        self._files = [ArrowFile(buffer, name, pack=True) for name, buffer in buffers]
         self._kept: OrderedDict[tuple[int, int], pa.RecordBatch] = OrderedDict()
         for name, file in zip(self._names, self._files, strict=True):
             if [(field.name, field.type) for field in file.schema] != _PACK_COLUMNS:
@@ -116,7 +116,7 @@ def make_packs(wanted: Sequence[tuple[bytes, str]], content: Content) -> Iterato
     def close_pack() -> tuple[int, memoryview]:
         table = pa.Table.from_batches(batches)
         batches.clear()
-        return table.num_rows, arrow_bytes(table, level=9)
+        return table.num_rows, arrow_bytes(table, level=9, pack=True)
 
     for digest, media_type in wanted:
         raw = content.get(digest)

@@ -151,7 +151,7 @@ LIES: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("artifacts", lambda m: m["trace"]["packs"][0].update(artifacts=3), "ST-BND-022"),
     ("work", lambda m: m["executions"]["native"]["header"].update(work_digest=show(bytes(32))), "ST-EXE-001"),
     ("detail", lambda m: m["executions"]["native"]["header"].update(detail=["steps"]), "ST-DIG-014"),
-    ("a table of another name", lambda m: m["trace"]["tables"].update(weather=m["trace"]["tables"]["edges"]), "ST-TAB-001"),
+    ("a table of another name", lambda m: m["trace"]["tables"].update(weather=m["trace"]["tables"].pop("edges")), "ST-TAB-001"),
 ]  # fmt: skip
 
 
@@ -163,7 +163,8 @@ def test_a_manifest_that_lies_is_found(
     seal(members, lie)
     found = requirements(checked(members, tmp_path / "x"))
     assert requirement in found
-    assert set(found) <= {requirement, "ST-BND-014"}
+    if requirement != "ST-TAB-001":  # where a table is called something else, it is also missing
+        assert set(found) == {requirement}
 
 
 def test_a_member_that_is_named_twice(original: Path, tmp_path: Path) -> None:
@@ -176,8 +177,9 @@ def test_a_member_that_is_named_twice(original: Path, tmp_path: Path) -> None:
         checked(members, tmp_path / "x")
     members = read(original)
     seal(members, lambda m: m["trace"]["packs"].append(m["trace"]["packs"][0]))
-    found = requirements(checked(members, tmp_path / "y"))
-    assert found[0] == "ST-BND-014"
+    with pytest.raises(IntegrityError) as caught:
+        checked(members, tmp_path / "y")
+    assert caught.value.requirement == "ST-BND-014"
 
 
 def ipc(table: pa.Table) -> bytes:

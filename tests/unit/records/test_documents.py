@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from pydantic import Field
@@ -86,12 +87,17 @@ def test_a_key_with_a_namespace_is_kept(tmp_path):
         ("name: [\n", ".yaml", "neither YAML nor JSON"),
         ("name: a", ".json", "neither YAML nor JSON"),
         ("name: a\n---\nname: b\n", ".yaml", "neither YAML nor JSON"),
-        ("name: !!python/object/apply:os.system [ls]\n", ".yaml", "neither YAML nor JSON"),
+        ("name: !!python/object/apply:os.system [ls]\n", ".yaml", "is not allowed"),
         ('{"name": NaN}', ".json", "NaN is not JSON"),
         ('{"name": -Infinity}', ".json", "-Infinity is not JSON"),
         ("[" * 100_000, ".json", "neither YAML nor JSON"),
         ("[" * 5_000, ".yaml", "neither YAML nor JSON"),
-        ('{"name": ' + "1" * 5_000 + "}", ".json", "neither YAML nor JSON"),
+        ('{"name": ' + "1" * 5_000 + "}", ".json", "more than 64 bits"),
+        ("name: a\nborn_ns: 0x" + "f" * 6_000, ".yaml", "64 bits"),
+        ("name: a\nx/y: 99999999999999999999\n", ".yaml", "64 bits"),
+        ("name: a\nx/y: .inf\n", ".yaml", "is not JSON"),
+        ("name: a\nx/y: !!binary /w==\n", ".yaml", "is not allowed"),
+        ("x/y: " + "".join(f"\n{' ' * depth}a:" for depth in range(1, 120)), ".yaml", "deep"),
         ("", ".yaml", "valid dictionary"),
         ("- 1\n", ".yaml", "valid dictionary"),
         ("? [1, 2]\n: 3\n", ".yaml", "neither YAML nor JSON"),
@@ -101,6 +107,32 @@ def test_texts_that_are_no_document(tmp_path, text, suffix, says):
     error = refused(tmp_path, text, suffix)
     assert says in error.message
     assert "\n" not in error.message
+
+
+def test_yaml_has_what_json_has(tmp_path):
+    path = tmp_path / "cart.yaml"
+    path.write_text("{a: 2020-01-01, b: 0x10, c: true, d: 1.5, e: null, <<: x}")
+    assert read_values(path) == {"a": "2020-01-01", "b": 16, "c": True, "d": 1.5, "e": None, "<<": "x"}
+
+
+def test_a_large_document_is_read_as_json_only(tmp_path):
+    text = json.dumps({"name": "a", "wheels": [], "x/y": "z" * document.YAML_LIMIT})
+    (tmp_path / "cart.json").write_text(text)
+    assert Cart.read(tmp_path / "cart.json").name == "a"
+    error = refused(tmp_path, text)
+    assert (error.requirement, error.hint) == (
+        "ST-DOC-005",
+        "write it as JSON, in a file with the suffix .json",
+    )
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "fifo"])
+def test_what_has_no_end_is_no_document(tmp_path, name):
+    if name == "fifo":
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(UsageError) as caught:
+        read_values(tmp_path / name)
+    assert caught.value.code == "file.special"
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -439,7 +439,7 @@ def test_a_member_of_another_size_is_not_even_hashed(tmp_path, built, monkeypatc
 
 def test_a_table_that_the_standard_does_not_have(tmp_path, built):
     path, values = stored_manifest(tmp_path, built)
-    values["trace"]["tables"]["colours"] = values["trace"]["tables"]["tasks"]
+    values["trace"]["tables"]["colours"] = values["trace"]["tables"].pop("tasks")
     put(path, values)
     with pytest.raises(FormatError, match="colours") as caught:
         _ = open_bundle(path).trace
@@ -497,3 +497,22 @@ def test_a_manifest_says_who_made_it():
     raw = manifest.sealed()
     values = json.loads(raw)
     assert Manifest.unseal(raw, values, path="x").producer == manifest.producer
+
+
+@pytest.mark.parametrize("name", ["[/x]", "../x", ".x", "", "a/b", "x\x1b[31m", "a" * 101])
+def test_an_execution_of_a_name_that_is_none(tmp_path, built, name):
+    path, values = stored_manifest(tmp_path, built)
+    values["executions"] = {name: values["executions"]["native"]}
+    put(path, values)
+    with pytest.raises(FormatError) as caught:
+        open_bundle(path)
+    assert caught.value.requirement == "ST-BND-015"
+
+
+def test_a_member_of_two_tables(tmp_path, built):
+    path, values = stored_manifest(tmp_path, built)
+    values["executions"]["again"] = values["executions"]["native"]
+    put(path, values)
+    with pytest.raises(IntegrityError) as caught:
+        open_bundle(path)
+    assert caught.value.requirement == "ST-BND-014"

@@ -475,3 +475,72 @@ def test_a_folder_in_the_place_of_a_member(tmp_path):
     (folder / "tables" / "b.arrow").mkdir()
     with pytest.raises(IntegrityError):
         open_container(folder).read("tables/b.arrow")
+
+
+def write_twice(path, *, directory):
+    """Write to a path while another process does."""
+    with replacing(path, overwrite=False) as temporary:
+        write_container(temporary, MEMBERS, directory=directory, overwrite=False)
+        write_container(path, [(MANIFEST, b"[]")], directory=directory, overwrite=False)  # the other one
+
+
+def test_of_several_writers_to_a_new_path_one_wins(tmp_path):
+    for directory in (False, True):
+        path = tmp_path / f"x{directory}"
+        with pytest.raises(UsageError) as caught:
+            write_twice(path, directory=directory)
+        assert caught.value.code == "file.exists"
+        assert open_container(path).read(MANIFEST).to_pybytes() == b"[]"
+    assert left_over(tmp_path) == ["xFalse", "xTrue"]
+
+
+def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
+    def refuse(_source, _target):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "x"
+    write_container(path, MEMBERS, directory=False, overwrite=False)
+    assert open_container(path).read(MANIFEST).to_pybytes() == b"{}"
+    monkeypatch.setattr(os.path, "lexists", lambda _: False)  # not there yet when it was looked for
+    with pytest.raises(UsageError) as caught:
+        write_container(path, [(MANIFEST, b"[]")], directory=False, overwrite=False)
+    assert caught.value.code == "file.exists"
+    assert open_container(path).read(MANIFEST).to_pybytes() == b"{}"
+    assert left_over(tmp_path) == ["x"]
+
+
+def test_what_is_no_file_is_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "null").symlink_to("/dev/null")
+    (tmp_path / "round").symlink_to("round")
+    for name in ("fifo", "null", "round"):
+        with pytest.raises(UsageError) as caught:
+            write_container(tmp_path / name, MEMBERS, directory=False, overwrite=True)
+        assert caught.value.path == str(tmp_path / name)
+    assert left_over(tmp_path) == ["fifo", "null", "round"]
+
+
+def test_names_that_the_file_system_does_not_take(tmp_path):
+    with pytest.raises(UsageError):
+        write_container(tmp_path / ("x" * 300), MEMBERS, directory=False, overwrite=True)
+    with pytest.raises(UsageError):
+        open_container(tmp_path / ("x" * 5000))
+
+
+def test_a_path_that_is_not_utf8(tmp_path):
+    path = tmp_path / "x\udcff"
+    for directory in (False, True):
+        write_container(path, MEMBERS, directory=directory, overwrite=True)
+        assert open_container(path).read("tables/a.arrow").to_pybytes() == b"abc"
+
+
+def test_folders_count_and_mean_nothing(tmp_path, monkeypatch):
+    write_container(tmp_path / "x", MEMBERS, directory=True, overwrite=False)
+    for number in range(10):
+        (tmp_path / "x" / f"empty{number}").mkdir()
+    assert len(open_container(tmp_path / "x").names()) == 3
+    monkeypatch.setattr(container, "MAX_MEMBERS", 15)
+    with pytest.raises(FormatError) as caught:
+        open_container(tmp_path / "x").names()
+    assert caught.value.requirement == "ST-BND-005"

@@ -271,14 +271,14 @@ def zeros(rows):
 def test_the_claimed_sizes_are_added_up_without_decompressing(monkeypatch):
     raw = pa.py_buffer(arrow_bytes(zeros(1_000_000)))
     assert raw.size < 3_000
-    monkeypatch.setattr(arrow, "RAW_FLOOR", 8_000_000)
+    monkeypatch.setattr(arrow, "TABLE_FLOOR", 8_000_000)
     assert ArrowFile(raw, "x").table().num_rows == 1_000_000
-    monkeypatch.setattr(arrow, "RAW_FLOOR", 7_999_999)
+    monkeypatch.setattr(arrow, "TABLE_FLOOR", 7_999_999)
     monkeypatch.setattr(pa.ipc, "read_record_batch", lambda *_: pytest.fail("was decompressed"))
     with pytest.raises(FormatError) as caught:
         ArrowFile(raw, "x")
     assert caught.value.requirement == "ST-BND-021"
-    monkeypatch.setattr(arrow, "RAW_FLOOR", 1 << 30)
+    monkeypatch.setattr(arrow, "TABLE_FLOOR", 1 << 30)
     monkeypatch.setattr(arrow, "RAW_CEILING", 1000)
     with pytest.raises(FormatError):
         ArrowFile(raw, "x")
@@ -287,7 +287,7 @@ def test_the_claimed_sizes_are_added_up_without_decompressing(monkeypatch):
 def test_what_is_well_filled_may_be_large(monkeypatch):
     rng = np.random.default_rng(1)
     table = pa.table({"a": pa.array(rng.integers(0, 2**62, 10_000))})
-    monkeypatch.setattr(arrow, "RAW_FLOOR", 10)
+    monkeypatch.setattr(arrow, "TABLE_FLOOR", 10)
     assert ArrowFile(pa.py_buffer(arrow_bytes(table)), "x").table().equals(table)
 
 
@@ -356,3 +356,26 @@ def test_a_bomb_is_refused_in_little_memory(tmp_path):
     assert done.stdout.strip() == "bundle.bomb"
     used, limit = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, 1 << 20
     assert used < limit, "KiB"
+
+
+def test_little_is_believed_of_a_table_and_more_of_a_pack():
+    count = (64 << 20) // 8 + 1
+    small = _stored_with(zeros(count), pa.Codec("zstd"))
+    with pytest.raises(FormatError) as caught:
+        ArrowFile(small, "x")
+    assert caught.value.requirement == "ST-BND-021"
+    assert ArrowFile(small, "x", pack=True).batches == 1
+
+
+def test_what_no_reader_would_believe_is_written_without_compression():
+    table = zeros((64 << 20) // 8 + 1)
+    stored = pa.py_buffer(arrow_bytes(table))
+    assert stored.size > table.nbytes
+    assert ArrowFile(stored, "x").table().num_rows == table.num_rows
+
+
+def _stored_with(table, codec):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
