@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 GOLDEN = HERE / "golden.json"
 LIMITS = {name: Limits(scale=0.03) for name in ("silent", "hangs")}
 """Nobody need wait long for those who never answer."""
-OUTSIDE = frozenset({"crashes-on-refusal"})
-"""Variants that would end this process too."""
+
+
+THOROUGH = frozenset({"accept-all", "reject-all", *standalone.STARTS})
+"""Who is asked every case there is; what the others do is the same everywhere, and they are asked for one profile."""
 
 
 def remembered(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -52,7 +54,8 @@ def remembered(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return look
 
 
-semtrace_testee.check_bundle = remembered(semtrace_testee.check_bundle)
+PLAIN = semtrace_testee.check_bundle
+REMEMBERED = remembered(PLAIN)
 
 
 class Inside:
@@ -66,6 +69,8 @@ class Inside:
         del budget_s
         try:
             return json.dumps(self._testee.handle(json.loads(line))).encode()
+        except SystemExit as error:
+            raise TroubleError(f"it exited with status {error.code}") from error
         except Exception as error:  # a process would have ended with a traceback
             raise TroubleError(f"{type(error).__name__}: {error}") from error
 
@@ -90,9 +95,6 @@ def connect(name: str) -> Callable[[Path], Connection]:
     if name in {*standalone.RUNS, *standalone.STARTS}:
         command = [sys.executable, "-I", "-S", str(HERE / "standalone.py"), name]
         return lambda folder: Process(command, folder)
-    if name in OUTSIDE:
-        command = [sys.executable, str(HERE / "variants.py"), name]
-        return lambda folder: Process(command, folder)
     return lambda _: Inside(variants.variants()[name]())
 
 
@@ -103,13 +105,16 @@ def score(name: str, suite: Suite) -> dict[str, Any]:
         standalone.RUNS.get(name) or standalone.STARTS.get(name) if alone else variants.variants()[name]
     ).__doc__
     entry: dict[str, Any] = {"what": what} if what and "lambda" not in str(what) else {}
-    profile = None if alone else variants.variants()[name].profile
+    profile = variants.variants()[name].profile if not alone else None if name in THOROUGH else "planner"
     cases = order(suite.cases, lambda case: profile is None or case.profile == profile)
     runner = Runner(suite, connect(name), limits=LIMITS.get(name))
+    semtrace_testee.check_bundle = REMEMBERED
     try:
         outcome = runner.run(cases)
     except UsageError as error:
         return {**entry, "exit": int(error.exit_code), "says": error.code}
+    finally:
+        semtrace_testee.check_bundle = PLAIN
     certificate = make(suite, outcome, [name])
     points = {each: f"{claim.points} of {claim.of}" for each, claim in certificate.profiles.items()}
     return {

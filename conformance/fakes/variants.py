@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -16,7 +15,9 @@ from semtrace.check import Finding, check_bundle, check_execution
 from semtrace.records.columns import Columns
 from semtrace.records.enums import Trigger
 from semtrace.records.trace import Trace
+from semtrace.store.artifact_store import ArtifactStore
 from semtrace.store.bundle import open_bundle, write_bundle
+from semtrace.store.digests import artifact_digest, show
 
 
 class Variant(Testee):
@@ -101,7 +102,7 @@ class CrashesOnRefusal(Variant):
     profile = "planner"
 
     def reject(self, requirement: str, message: str, facts: Json) -> Json:
-        os._exit(0)
+        raise SystemExit(0)
 
 
 class NullsAreZero(Variant):
@@ -406,7 +407,7 @@ class FindsNothing(Auditor):
     """It finds nothing wrong."""
 
     def audit(self, inputs: Json, ask: Json) -> Json:
-        return {"violations": []}
+        return {"violations": [], "verdict": "clean"}
 
 
 class FindsEverything(Auditor):
@@ -432,6 +433,62 @@ class OnlyWellFormed(Auditor):
     def audit(self, inputs: Json, ask: Json) -> Json:
         trace, execution = open_bundle(inputs["trace"]).trace, open_bundle(inputs["execution"]).execution()
         return {"violations": [self.violation(each) for each in check_execution(execution, trace)]}
+
+
+# -- stores -------------------------------------------------------------------------------------------------------
+
+
+class Store(Variant):
+    """A wrong store."""
+
+    profile = "store"
+
+
+class GetsWithoutLooking(Store):
+    """It gives out whatever an object holds."""
+
+    def get(self, inputs: Json, ask: Json) -> Json:
+        from base64 import b64encode
+
+        from zstandard import ZstdDecompressor
+
+        contents = []
+        for digest in ask["digests"]:
+            name = digest.removeprefix("blake3:")
+            path = inputs["store"] / "objects" / name[:2] / f"{name[2:]}.zst"
+            raw = path.read_bytes() if path.exists() else None
+            contents.append(
+                raw and b64encode(ZstdDecompressor().decompress(raw, max_output_size=1 << 20)).decode()
+            )
+        return {"contents": contents}
+
+
+class MarksNothing(Store):
+    """It does not touch an object that is there already."""
+
+    def put(self, inputs: Json, ask: Json) -> Json:
+        store = ArtifactStore(inputs["store"])
+        digests = []
+        for name in ask["files"]:
+            content = (inputs["contents"] / name).read_bytes()
+            digest = artifact_digest(content)
+            digests.append(show(digest if digest in store else store.put(content)))
+        return {"digests": digests}
+
+
+class CollectsWhatIsFresh(Store):
+    """It knows no grace period."""
+
+    def collect(self, inputs: Json, ask: Json) -> Json:
+        return super().collect(inputs, ask | {"grace_s": 0})
+
+
+class CollectsEverything(Store):
+    """It removes what bundles name too."""
+
+    def collect(self, inputs: Json, ask: Json) -> Json:
+        collected = ArtifactStore(inputs["store"]).collect((), grace_s=ask["grace_s"])
+        return {"removed": [show(digest) for digest in collected.removed]}
 
 
 def variants() -> dict[str, type[Variant]]:

@@ -43,6 +43,7 @@ CHECKS: Final = {
     "store.state": "what lies in the store afterwards, and what was marked as used",
     "audit.found": "every planted fault is found",
     "audit.others": "nothing else is found",
+    "audit.verdict": "what the audit says in all",
 }
 """Every check by name."""
 
@@ -67,6 +68,7 @@ _FACTS: Final[dict[str, str]] = {
     "execution_digest": "release.digest",
     "times": "release.times",
     "arrivals": "release.arrivals",
+    "verdict": "audit.verdict",
 }
 """The check that compares a fact of an answer."""
 

@@ -44,7 +44,7 @@ class Case(Model):
         inputs: by name, a file or folder below `input/`.
         removed: what of the inputs that it begins with is not there any more.
         links: symbolic links among the inputs, by name, with what they point to.
-        ages: how many seconds ago a file among the inputs was last changed; it is ten days, where nothing is said.
+        ages: in the profile store, how many seconds ago a file was last changed; ten days, where nothing is said.
         parallel: how many testees are asked at once.
         output: what a testee writes, if it writes something.
         ask: further members of the question.
@@ -199,11 +199,8 @@ class Suite:
                 (folder / name).unlink()
             for name, target in each.links.items():
                 (folder / name).symlink_to(target)
-        now = time.time()
-        for path in folder.rglob("*"):
-            if path.is_file() and not path.is_symlink():
-                age = case.ages.get(path.relative_to(folder).as_posix(), _AGE_S)
-                os.utime(path, (now - age, now - age))
+        if case.profile == "store":
+            _set_ages(case, folder)
         return {name: folder / path for name, path in case.inputs.items()}
 
     def applies(self, case: Case, declared: dict[str, Collection[str]]) -> bool:
@@ -222,6 +219,14 @@ def find_suite() -> Suite:
         if (root / "cases").is_dir():
             return Suite(root)
     raise broken("the cases of the suite are missing from this installation", here)
+
+
+def _set_ages(case: Case, folder: Path) -> None:
+    now = time.time()
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            age = case.ages.get(path.relative_to(folder).as_posix(), _AGE_S)
+            os.utime(path, (now - age, now - age))
 
 
 def broken(message: str, path: Path) -> UsageError:

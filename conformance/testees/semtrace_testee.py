@@ -302,7 +302,8 @@ class Testee:
         """What an execution violates."""
         trace = open_bundle(inputs["trace"]).trace
         report = audit(trace, open_bundle(inputs["execution"]).execution())
-        return {"violations": [self.violation(finding) for finding in report.findings]}
+        violations = [self.violation(finding) for finding in report.findings]
+        return {"violations": violations, "verdict": report.verdict.value}
 
     def violation(self, finding: Finding) -> Json:
         """A violation with its rows."""

@@ -48,6 +48,7 @@ READS: Final = ("search", "write")
 """The second reads the state that the first wrote: their edge is of kind state."""
 SMALL: Final = {"name": "ideal", "settings": {"c0_ns": 100, "c_pre_ns": 1, "c_dec_ns": 10}}
 SCENARIO: Final = {"copies": 2, "arrivals": {"kind": "drawn", "times_ns": [0, 40, 300, 20]}, "backend": SMALL}
+PARTLY: Final = "clean, as far as it can be judged"
 LOOP: Final = {"copies": 2, "arrivals": {"kind": "closed_loop", "users": 2, "think_ns": 5}, "backend": SMALL}
 
 
@@ -105,6 +106,7 @@ def add_audit(book: Book) -> None:
     _clean(book)
     _presence(book)
     _identity(book)
+    _headers(book)
     _counts(book)
     _release(book)
     _plans(book)
@@ -119,16 +121,24 @@ def _plan(**members: Any) -> Json:
     return {"work_digest": trace().digest("work"), "name": "custom", **members}
 
 
-def _accept(book: Book, name: str, title: str, requirements: Sequence[str], run: Run, source: Draft) -> None:
+def _accept(
+    book: Book,
+    name: str,
+    title: str,
+    requirements: Sequence[str],
+    run: Run,
+    source: Draft,
+    verdict: str = "clean",
+) -> None:
     run.header["work_digest"] = source.digest("work")
     book.accept(
         f"audit/{name}",
         title,
-        ["ST-AUD-100", *requirements],
+        ["ST-AUD-100", "ST-AUD-104", *requirements],
         kind="audit",
         files={"trace.semtrace": zip_bytes(source.members()), "run.semtrace": _bundle(run)},
         inputs={"trace": "trace.semtrace", "execution": "run.semtrace"},
-        facts={"violations": []},
+        facts={"violations": [], "verdict": verdict},
     )
 
 
@@ -148,7 +158,7 @@ def _change(
         mutation,
         [],
         files={"run.semtrace": _bundle(run)},
-        facts={"violations": list(violations)},
+        facts={"violations": list(violations), "verdict": "violations"},
         tests=sorted({"ST-AUD-101", *(each["requirement"] for each in violations), *tests}),
     )
 
@@ -304,6 +314,62 @@ def _identity(book: Book) -> None:
     )
 
 
+def _headers(book: Book) -> None:
+    def change(name: str, mutation: str, requirement: str, spoil: Callable[[Run], object]) -> None:
+        run = _of_clean()
+        spoil(run)
+        _change(book, "clean", name, mutation, [found(requirement)], run)
+
+    a, y = rows_of("a")[1], rows_of("y")[0]
+    change(
+        "cached",
+        "more tokens are cached than a prompt has",
+        "ST-AUD-007",
+        lambda run: _set(run, a, cached_tokens=21),
+    )
+    change(
+        "attempts",
+        "an operation was submitted twice on a virtual clock",
+        "ST-AUD-007",
+        lambda run: _set(run, a, attempts=2),
+    )
+    change("instance-outcome", "an instance that ran to its end is called a failure", "ST-AUD-008",
+           lambda run: run.tables["instances"][1].update(outcome=3))  # fmt: skip
+    change(
+        "measured-elsewhere",
+        "virtual times were read at a server",
+        "ST-AUD-014",
+        lambda run: run.header.update(measured_at="server"),
+    )
+    change("other-settings", "the backend has another setting than the scenario says", "ST-AUD-014",
+           lambda run: run.header["scenario"]["backend"].update(settings={"c0_ns": 101, "c_pre_ns": 1, "c_dec_ns": 10}))  # fmt: skip
+    change("other-backend", "the backend is another than the scenario says", "ST-AUD-014",
+           lambda run: run.header.update(backend={"name": "other", "settings": {}}))  # fmt: skip
+    change("no-scenario", "a replay without scenario", "ST-AUD-006", lambda run: run.header.pop("scenario"))
+    change("no-plan", "a replay without plan", "ST-AUD-012", lambda run: run.header.pop("plan"))
+    run = _of_clean()
+    _set(run, y, finished_ns=_rows(run)[y]["finished_ns"] + 1)
+    _change(
+        book,
+        "clean",
+        "ideal-end",
+        "a call ends 1 ns later than the backend lets it",
+        [found("ST-AUD-042", [y])],
+        run,
+    )
+    run = _of_clean()
+    b = rows_of("b")[0]
+    _set(run, b, first_token_ns=_rows(run)[b]["first_token_ns"] - 1)
+    _change(
+        book,
+        "clean",
+        "ideal-token",
+        "a first token comes 1 ns sooner than the backend lets it",
+        [found("ST-AUD-042", [b])],
+        run,
+    )
+
+
 def _counts(book: Book) -> None:
     a = rows_of("a")[1]
     for name, mutation, requirement, values in (
@@ -422,17 +488,24 @@ def _wall(book: Book, dag: Json) -> None:
         made.header |= {"clock": "wall", "tolerance_ns": 5, "measured_at": "client"}
         return made
 
-    within = Faults({(2, y): 5, (0, search): 3}, {(0, search): 40})
+    within = Faults({(2, y): 5, (0, search): 3}, {(0, search): 5})
     _accept(
         book, "wall", "a live replay: some submissions late within the tolerance, a tool that took longer",
         ["ST-AUD-033", "ST-AUD-040"], run(within), trace(),
     )  # fmt: skip
-    late = Faults({(2, y): 6, (0, search): 3}, {(0, search): 40})
+    late = Faults({(2, y): 6, (0, search): 3}, {(0, search): 5})
     _change(book, "wall", "wall-late", "a submission is late by more than the tolerance",
             [found("ST-AUD-033", [rows_of("y")[0]])], run(late))  # fmt: skip
-    early = Faults({(2, y): -1, (0, search): 3}, {(0, search): 40})
+    early = Faults({(2, y): -1, (0, search): 3}, {(0, search): 5})
     _change(book, "wall", "wall-early", "a submission is early by less than the tolerance",
             [found("ST-AUD-032", [rows_of("y")[0]])], run(early))  # fmt: skip
+    long = Faults({(2, y): 5, (0, search): 3}, {(0, search): 6})
+    _change(book, "wall", "wall-long", "a tool took longer by more than the tolerance",
+            [found("ST-AUD-040", [rows_of("search")[0]])], run(long))  # fmt: skip
+    loose = run(Faults({(2, y): 1_000_001}))
+    loose.header["tolerance_ns"] = 5_000_000
+    _change(book, "wall", "wall-loose", "it allows itself 5 ms, and is late by more than 1 ms",
+            [found("ST-AUD-033", [rows_of("y")[0]])], loose)  # fmt: skip
     short = Faults({(2, y): 5, (0, search): 3}, {(0, search): -1})
     _change(book, "wall", "wall-short", "a tool took less than it did",
             [found("ST-AUD-040", [rows_of("search")[0]])], run(short))  # fmt: skip
@@ -462,6 +535,16 @@ def _locked(book: Book) -> None:
     )
     b = rows_of("b")[0]
     right = output_ids(WORK.number("b"), 6)
+    absent = run()
+    absent.tables["events"][b]["output_ids"] = None
+    _change(
+        book,
+        "token-locked",
+        "no-tokens",
+        "the ids of an output are not there",
+        [found("ST-AUD-022", [b])],
+        absent,
+    )
     for name, mutation, content in (
         ("token", "the last token of an output is another", right[:-4] + struct.pack("<I", 7)),
         ("token-missing", "an output has one token id less", right[:-4]),
@@ -484,11 +567,11 @@ def _native(book: Book, dag: Json) -> None:
     search = WORK.number("search")
     _accept(
         book, "native", "the recorded run itself, which nobody released",
-        ["ST-AUD-103"], run(Faults({(0, search): 90})), trace(),
+        ["ST-AUD-103"], run(Faults({(0, search): 90})), trace(), PARTLY,
     )  # fmt: skip
     _accept(
         book, "native-inferred", "a recorded run whose times are inferred, and contradict an edge",
-        ["ST-AUD-103"], run(Faults({(0, search): -9}), Evidence.INFERRED), trace(),
+        ["ST-AUD-103"], run(Faults({(0, search): -9}), Evidence.INFERRED), trace(), "not judged",
     )  # fmt: skip
     _change(book, "native-inferred", "native-observed", "the times are observed",
             [found("ST-AUD-032", [search])], run(Faults({(0, search): -9})), ["ST-AUD-103"])  # fmt: skip

@@ -262,6 +262,25 @@ def _mutations(book: Book) -> None:
         "ST-EXE-007",
         put("events", 0, cached_tokens=31),
     )
+    of_run(
+        "computed",
+        "fewer tokens are computed than are not cached",
+        "ST-EXE-018",
+        put("events", 0, computed_prompt_tokens=21),
+    )
+    of_run(
+        "attempts",
+        "an operation was submitted twice on a virtual clock",
+        "ST-EXE-019",
+        put("events", 0, attempts=2),
+    )
+    of_run(
+        "no-attempt",
+        "an operation that was submitted was not submitted once",
+        "ST-EXE-019",
+        put("events", 1, attempts=0),
+        "native",
+    )
     of_run("detail-not-declared", "a detail table with rows is not declared", "ST-EXE-008",
            lambda run: run.header.update(detail=["steps", "step_runs", "blocks", "transfers"]))  # fmt: skip
     of_run("detail-unknown", "a detail is declared that there is not", "ST-EXE-009",
@@ -328,4 +347,13 @@ def _stated(book: Book) -> None:
         draft.runs["again"] = with_runs().runs["native"]
         draft.seal = seal
 
+    def named(draft: Draft) -> None:
+        def seal(manifest: Row) -> None:
+            manifest["executions"][".native"] = manifest["executions"].pop("native")
+
+        draft.seal = seal
+
+    stated(
+        "execution-name", "the name of an execution begins with a dot", ["ST-BND-015", "ST-BND-003"], named
+    )
     stated("member-named-twice", "two executions are said to be the same members", ["ST-BND-014"], shared)
