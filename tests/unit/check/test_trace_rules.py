@@ -8,10 +8,20 @@ import pyarrow as pa
 import pytest
 from unit.check.example import add, drop, edited, example, put, swap, then, with_content
 
+from semtrace.build import TraceBuilder
 from semtrace.check import check_trace
 from semtrace.records.columns import Columns
 from semtrace.records.document import canonical_json
-from semtrace.records.enums import AccessMode, Availability, ContentLevel, EdgeKind, Evidence, Role, Trigger
+from semtrace.records.enums import (
+    AccessMode,
+    Availability,
+    ContentLevel,
+    EdgeKind,
+    Evidence,
+    OperationKind,
+    Role,
+    Trigger,
+)
 from semtrace.records.media import content_level
 from semtrace.records.trace import MemoryContent, Trace
 from semtrace.store.digests import artifact_digest
@@ -375,6 +385,42 @@ def test_unknown_reasoning_lets_prompts_be_in_between(trace: Trace) -> None:
 def test_an_input_of_no_pieces_says_nothing_of_its_tokens(trace: Trace) -> None:
     change = then(put("operations", "prompt_tokens", {8: 99}), put("operations", "tokens_evidence", {8: 1}))
     assert check_trace(change(then(drop("segments", 13), drop("edges", 11))(trace))) == []
+
+
+@pytest.mark.parametrize(
+    ("roles", "wrong"),
+    [
+        ((Role.TOOLS, Role.USER), ()),
+        ((Role.TEMPLATE, Role.TOOLS, Role.TEMPLATE, Role.USER), ()),
+        ((Role.TEMPLATE, Role.SYSTEM, Role.TOOLS), (2,)),
+        ((Role.TOOLS, Role.USER, Role.TOOLS), (2,)),
+        ((Role.TOOLS, Role.TOOLS), (1,)),
+    ],
+)
+def test_tools_stand_behind_the_template_at_most(roles: tuple[Role, ...], wrong: tuple[int, ...]) -> None:
+    b = TraceBuilder(content_level=ContentLevel.SHAPE)
+    task = b.task("t")
+    for _ in range(2):  # the second of two operations, so that counts begin anew
+        operation = b.operation(task, OperationKind.LLM, "a")
+        for role in roles:
+            b.segment(operation, role)
+    findings = check_trace(b.build().trace)
+    assert [(each.requirement, each.rows) for each in findings] == (
+        [("ST-SEG-004", (*wrong, len(roles) + wrong[0]))] if wrong else []
+    )
+
+
+def test_a_missing_edge_is_named(trace: Trace) -> None:
+    [finding] = check_trace(drop("edges", 11)(trace))
+    assert finding.hint == "add the data edge 6 → 8"
+    assert "operation 8 repeats or inherits what operation 6 said" in finding.message
+
+
+def test_prompts_that_are_all_known_are_judged() -> None:
+    b = TraceBuilder(content_level=ContentLevel.SHAPE)
+    operation = b.operation(b.task("t"), OperationKind.LLM, "a", prompt_tokens=4)
+    b.segment(operation, Role.USER, tokens=5)
+    assert [finding.requirement for finding in check_trace(b.build().trace)] == ["ST-CTX-005"]
 
 
 def test_an_empty_trace_has_no_header() -> None:
