@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
@@ -319,15 +320,16 @@ def spans_repeat(view: ContentView) -> Iterator[Finding]:
     rows, output = rows[plain], output[plain]
     length = view.ints("segments", "source_length")[rows]
     spans = np.stack([artifact[rows], output, start[rows], length], axis=1)
-    unique, inverse = np.unique(spans, axis=0, return_inverse=True)
-    equal = np.ones(len(unique), dtype=np.bool_)
-    for at, (piece, source, first, count) in enumerate(unique.tolist()):
+
+    @functools.cache
+    def equal(piece: int, source: int, first: int, count: int) -> bool:
         repeated, said = read(piece), read(source)
-        if repeated is not None and said is not None:
-            equal[at] = said[first : first + count] == repeated
+        return repeated is None or said is None or said[first : first + count] == repeated
+
+    wrong = np.array([not equal(*span) for span in spans.tolist()], dtype=np.bool_)
     yield from found(
         "ST-SEG-013",
-        rows[~equal[inverse.reshape(-1)]],
+        rows[wrong],
         "segment {row} does not have the bytes of the output that it is said to repeat",
         table="segments",
         column="source_start",

@@ -76,6 +76,8 @@ def found(
         hint: what to do about it.
     """
     array = np.asarray(wrong)
+    if not len(array):
+        return
     rows = np.flatnonzero(array) if array.dtype == np.bool_ else np.unique(array)
     if len(rows):
         shown = tuple(int(row) for row in rows[:EXAMPLES])

@@ -135,7 +135,7 @@ def accesses_sorted(view: TraceView) -> Iterator[Finding]:
     ends = pair_keys(view.raw("state_accesses", "operation"), view.raw("state_accesses", "state_version"))
     before, twice = _misplaced(ends, view.raw("state_accesses", "mode"))
     message = "access {row} does not sort after the one above it, by operation, state_version, mode"
-    wrong = np.union1d(before, twice)
+    wrong = np.concatenate([before, twice])
     yield from found("ST-ORD-009", wrong, message, table="state_accesses", hint=_RENUMBER)
 
 
