@@ -44,10 +44,10 @@ def artifacts_once(view: TraceView) -> Iterator[Finding]:
     codes, _ = view.media_codes
     order = np.argsort(words[:, 0], kind="stable")
     alike = np.flatnonzero(words[order[1:], 0] == words[order[:-1], 0])
-    suspects = np.union1d(order[alike], order[alike + 1])
+    suspects = sorted({*order[alike].tolist(), *order[alike + 1].tolist()})
     seen: dict[tuple[bytes, int], int] = {}
     again: dict[int, int] = {}
-    for row in suspects.tolist():
+    for row in suspects:
         first = seen.setdefault((words[row].tobytes(), int(codes[row])), row)
         if first != row:
             again[row] = first
