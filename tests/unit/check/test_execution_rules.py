@@ -140,6 +140,21 @@ def test_exactly_what_is_broken_is_found(
     assert f"[{requirement}]" in str(findings[0])
 
 
+AT_THE_EDGE = [
+    ("all cached", changed("events", "cached_tokens", {0: 16})),
+    ("step of no time", changed("steps", "end_ns", {1: 10})),
+    ("all at one instant", changed("events", "finished_ns", {0: 8})),
+    ("nothing cached", changed("events", "cached_tokens", {0: 0})),
+]
+
+
+@pytest.mark.parametrize("change", [case[1] for case in AT_THE_EDGE], ids=[case[0] for case in AT_THE_EDGE])
+def test_what_is_just_allowed_is_allowed(
+    built: tuple[Trace, Execution], change: Callable[[Execution], Execution]
+) -> None:
+    assert check_execution(change(built[1]), built[0]) == []
+
+
 def test_without_its_trace_an_execution_is_not_judged_by_it(built: tuple[Trace, Execution]) -> None:
     execution = changed("events", "operation", {8: 99})(built[1])
     assert check_execution(execution, None) == []

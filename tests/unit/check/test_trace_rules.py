@@ -410,6 +410,21 @@ def test_tools_stand_behind_the_template_at_most(roles: tuple[Role, ...], wrong:
     )
 
 
+AT_THE_EDGE = [
+    ("deadline at arrival", put("tasks", "deadline_ns", {0: 5})),
+    ("sure to a hundred", put("edges", "confidence", {10: 100})),
+    ("latest time", put("tasks", "deadline_ns", {0: (1 << 62) - 1})),
+    ("most tokens", put("segments", "tokens", {12: (1 << 40) - 1})),
+    ("all reasoning", then(put("operations", "reasoning_tokens", {0: 9}), put("operations", "prompt_tokens", {2: 20}))),
+    ("no tokens", put("segments", "tokens", {12: 0})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [case[1] for case in AT_THE_EDGE], ids=[case[0] for case in AT_THE_EDGE])
+def test_what_is_just_allowed_is_allowed(trace: Trace, change: Callable[[Trace], Trace]) -> None:
+    assert check_trace(change(trace)) == []
+
+
 def test_a_missing_edge_is_named(trace: Trace) -> None:
     [finding] = check_trace(drop("edges", 11)(trace))
     assert finding.hint == "add the data edge 6 → 8"
