@@ -47,7 +47,7 @@ class Case(Model):
         ages: in the profile store, how many seconds ago a file was last changed; ten days, where nothing is said.
         parallel: how many testees are asked at once.
         output: what a testee writes, if it writes something.
-        ask: further members of the question.
+        ask: further members of the question; a mutation is asked what its base is asked.
     """
 
     id: str = Field(pattern=r"^[a-z]+/[a-z0-9-]+$")
@@ -154,7 +154,11 @@ class Suite:
             found[case.id] = case
         if not found:
             raise broken("there are no cases", self.root / "cases")
-        return found
+        return {name: self._asked(case, found) for name, case in found.items()}
+
+    def _asked(self, case: Case, cases: dict[str, Case]) -> Case:
+        base = None if case.base is None else cases.get(case.base)
+        return case if base is None else case.model_copy(update={"ask": base.ask})
 
     def expected(self, case: Case) -> Expected:
         """The expected answer to a case.

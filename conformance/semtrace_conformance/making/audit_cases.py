@@ -48,6 +48,7 @@ READS: Final = ("search", "write")
 """The second reads the state that the first wrote: their edge is of kind state."""
 SMALL: Final = {"name": "ideal", "settings": {"c0_ns": 100, "c_pre_ns": 1, "c_dec_ns": 10}}
 SCENARIO: Final = {"copies": 2, "arrivals": {"kind": "drawn", "times_ns": [0, 40, 300, 20]}, "backend": SMALL}
+RUN: Final = "run"
 PARTLY: Final = "clean, as far as it can be judged"
 LOOP: Final = {"copies": 2, "arrivals": {"kind": "closed_loop", "users": 2, "think_ns": 5}, "backend": SMALL}
 
@@ -113,8 +114,9 @@ def add_audit(book: Book) -> None:
     _other_modes(book)
 
 
-def _bundle(run: Run) -> bytes:
-    return zip_bytes(Draft(None, runs={"run": run}, encoding=COMPACT).members())
+def _bundle(run: Run) -> dict[str, bytes]:
+    members = Draft(None, runs={"run": run}, encoding=COMPACT).members()
+    return {f"{RUN}/{name}": content for name, content in members.items()}
 
 
 def _plan(**members: Any) -> Json:
@@ -136,8 +138,8 @@ def _accept(
         title,
         ["ST-AUD-100", "ST-AUD-104", *requirements],
         kind="audit",
-        files={"trace.semtrace": zip_bytes(source.members()), "run.semtrace": _bundle(run)},
-        inputs={"trace": "trace.semtrace", "execution": "run.semtrace"},
+        files={"trace.semtrace": zip_bytes(source.members()), **_bundle(run)},
+        inputs={"trace": "trace.semtrace", "execution": RUN},
         facts={"violations": [], "verdict": verdict},
     )
 
@@ -157,7 +159,10 @@ def _change(
         f"audit/{name}",
         mutation,
         [],
-        files={"run.semtrace": _bundle(run)},
+        files={
+            **dict.fromkeys(name for name in book.pages[f"audit/{base}"].files if name.startswith(RUN)),
+            **_bundle(run),
+        },
         facts={"violations": list(violations), "verdict": "violations"},
         tests=sorted({"ST-AUD-101", *(each["requirement"] for each in violations), *tests}),
     )

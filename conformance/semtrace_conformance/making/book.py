@@ -99,7 +99,6 @@ class Book:
         requirements: Sequence[str],
         *,
         files: Mapping[str, bytes | None],
-        ask: Mapping[str, Any] | None = None,
         links: Mapping[str, str] | None = None,
         path: Mapping[str, Any] | None = None,
         facts: Mapping[str, Any] | None = None,
@@ -114,7 +113,6 @@ class Book:
             mutation: what the step is, in words that follow "…, but".
             requirements: those of which any is a right reason, the first one meant.
             files: files that are other than the base's, None for one that is gone.
-            ask: members of the question that are other than the base's.
             links: links in the inputs, by name.
             path: of a plan, what the path must be.
             facts: of a fault that is found rather than refused, the facts expected.
@@ -131,9 +129,11 @@ class Book:
                 "requirements": sorted(tests or requirements),
                 "base": base,
                 "mutation": mutation,
-                "removed": sorted(key for key, value in files.items() if value is None),
+                "removed": sorted(
+                    key for key, value in files.items() if value is None and key in before.files
+                ),
                 "links": dict(links or {}),
-                "ask": {**before.case.ask, **(ask or {})},
+                "ask": {},
             }
         )
         if facts is not None:

@@ -148,7 +148,7 @@ def _traces(book: Book) -> None:
     )  # fmt: skip
     _accept(
         book, "withheld", "a trace shared without its content: the work digest says what was withheld under other digests",
-        ["ST-LVL-001", "ST-LVL-002"], withheld(), ask={"cells": [["artifacts", "availability", 0]]},
+        ["ST-LVL-001", "ST-LVL-002"], withheld(team()), ask={"cells": [["artifacts", "availability", 0]]},
     )  # fmt: skip
     _accept(
         book,

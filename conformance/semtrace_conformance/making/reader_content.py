@@ -232,7 +232,7 @@ def _levels(book: Book, of_team: Change) -> None:
         "text-in-shape",
         "a prompt is there, below the level text",
         ["ST-LVL-001"],
-        withheld(),
+        withheld(team()),
         shown,
     )
     of_team("other-level", "the manifest says another content level", "ST-LVL-003",

@@ -47,6 +47,21 @@ def add_reader_runs(book: Book) -> None:
         features=["directory", "executions"],
         ask={"executions": True},
     )
+    replay = with_replay()
+    book.accept(
+        "reader/replay",
+        "a trace with a replay of three instances",
+        ["ST-DIG-012", "ST-EXE-001", "ST-EXE-002", "ST-EXE-003"],
+        kind="read",
+        files=in_folder(replay.members()),
+        inputs={"bundle": BUNDLE},
+        facts={
+            **facts_of(replay, {}),
+            "executions": {name: _facts(run) for name, run in replay.runs.items()},
+        },
+        features=["directory", "executions"],
+        ask={"executions": True},
+    )
     alone = Draft(None, runs={"run": with_runs().runs["native"]})
     alone.runs["run"].header["work_digest"] = draft.digest("work")
     book.accept(
@@ -83,6 +98,17 @@ def with_runs() -> Draft:
     draft = duo().draft()
     operations = draft.rows("operations")
     draft.runs = {"native": _native(operations), "detailed": _detailed(operations)}
+    return draft
+
+
+def with_replay() -> Draft:
+    """A trace with one execution, without details."""
+    draft = with_runs()
+    run = draft.runs["detailed"]
+    run.header["detail"] = []
+    for name in set(run.tables) - {"instances", "events"}:
+        run.tables[name] = []
+    draft.runs = {"replay": run}
     return draft
 
 
@@ -181,11 +207,14 @@ def _detailed(operations: Sequence[Row]) -> Run:
 
 def _mutations(book: Book) -> None:
     def of_run(
-        name: str, mutation: str, reasons: str | Sequence[str], edit: Edit, run: str = "detailed"
+        name: str, mutation: str, reasons: str | Sequence[str], edit: Edit, run: str = "replay"
     ) -> None:
-        draft = with_runs()
+        draft, base = (with_replay(), "replay") if run == "replay" else (with_runs(), "executions")
         wanted = [reasons] if isinstance(reasons, str) else list(reasons)
-        change(book, "executions", name, mutation, wanted, draft, lambda each: edit(each.runs[run]))
+        change(book, base, name, mutation, wanted, draft, lambda each: edit(each.runs[run]))
+
+    def of_detail(name: str, mutation: str, reasons: str | Sequence[str], edit: Edit) -> None:
+        of_run(name, mutation, reasons, edit, "detailed")
 
     def put(table: str, row: int, **values: Any) -> Edit:
         return lambda run: run.tables[table][row].update(values)
@@ -281,32 +310,34 @@ def _mutations(book: Book) -> None:
         put("events", 1, attempts=0),
         "native",
     )
-    of_run("detail-not-declared", "a detail table with rows is not declared", "ST-EXE-008",
+    of_detail("detail-not-declared", "a detail table with rows is not declared", "ST-EXE-008",
            lambda run: run.header.update(detail=["steps", "step_runs", "blocks", "transfers"]))  # fmt: skip
-    of_run("detail-unknown", "a detail is declared that there is not", "ST-EXE-009",
+    of_detail("detail-unknown", "a detail is declared that there is not", "ST-EXE-009",
            lambda run: run.header["detail"].append("queues"))  # fmt: skip
-    of_run("output-ids", "output ids are not there", "ST-EXE-010", put("events", 1, output_ids=2))
-    of_run("step-gap", "the steps of a server are numbered 0, 1, 3", "ST-EXE-011", put("steps", 2, index=3))
-    of_run("step-backwards", "a step ends before it starts", "ST-EXE-012", put("steps", 4, end_ns=9))
-    of_run(
+    of_detail("output-ids", "output ids are not there", "ST-EXE-010", put("events", 1, output_ids=2))
+    of_detail(
+        "step-gap", "the steps of a server are numbered 0, 1, 3", "ST-EXE-011", put("steps", 2, index=3)
+    )
+    of_detail("step-backwards", "a step ends before it starts", "ST-EXE-012", put("steps", 4, end_ns=9))
+    of_detail(
         "transfer-backwards", "a transfer ends before it starts", "ST-EXE-012", put("transfers", 2, end_ns=2)
     )
-    of_run("runs-swapped", "two runs of steps are swapped", "ST-EXE-013", swap("step_runs", 0, 1))
-    of_run("run-empty", "a run has no step", "ST-EXE-014", put("step_runs", 1, count=0))
-    of_run("blocks-swapped", "block events are not in order of time", "ST-EXE-015", swap("blocks", 1, 2))
-    of_run(
+    of_detail("runs-swapped", "two runs of steps are swapped", "ST-EXE-013", swap("step_runs", 0, 1))
+    of_detail("run-empty", "a run has no step", "ST-EXE-014", put("step_runs", 1, count=0))
+    of_detail("blocks-swapped", "block events are not in order of time", "ST-EXE-015", swap("blocks", 1, 2))
+    of_detail(
         "decision-gap",
         "the decisions of an instant are numbered 0, 2",
         "ST-EXE-015",
         put("decisions", 1, sequence=2),
     )
-    of_run(
+    of_detail(
         "transfers-swapped",
         "two transfers of one instant are not in order of their links",
         "ST-EXE-016",
         swap("transfers", 0, 1),
     )
-    of_run(
+    of_detail(
         "inputs-not-canonical",
         "what a decision saw has a space too many",
         "ST-EXE-017",

@@ -379,8 +379,8 @@ def _arrivals(book: Book) -> None:
 
 
 def _random(book: Book) -> None:
-    for seed in range(8):
-        work = random_work(seed, tasks=1 + seed % 3, operations=12 + 3 * seed, arrivals=seed % 2 == 0)
+    for seed in range(6):
+        work = random_work(seed, tasks=1 + seed % 3, operations=10 + 3 * seed, arrivals=seed % 2 == 0)
         _, digest = trace_of(work)
         plan = random_plan(seed, work, digest, edges=seed, groups=seed // 2)
         copies = 1 + seed % 4

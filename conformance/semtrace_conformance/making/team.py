@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from blake3 import blake3
+
 from semtrace.build import Span, TraceBuilder
 from semtrace.records.enums import (
     Availability,
@@ -297,15 +299,13 @@ def ids() -> Recorded:
     return t.build()
 
 
-def withheld() -> Draft:
-    """The team's trace at content level `shape`: everything but settings is withheld, under digests that say nothing."""
-    draft = team().draft()
+def withheld(recorded: Recorded) -> Draft:
+    """A trace at content level `shape`: everything but settings is withheld, under digests that say nothing."""
+    draft = recorded.draft()
     draft.put("trace", 0, content_level=ContentLevel.SHAPE)
     settings = {row["settings"] for row in draft.rows("operations")}
     for at, row in enumerate(draft.rows("artifacts")):
         if at not in settings:
-            from blake3 import blake3
-
             row.update(
                 digest=blake3(row["digest"], key=bytes(32)).digest(), availability=Availability.WITHHELD
             )

@@ -87,7 +87,7 @@ def _written(book: Book) -> None:
         ),
         ("team-folder", "the same as a directory", team().draft(), "directory", ["ST-BND-001", "ST-BND-004"]),
         ("ids", "token ids and block ids", ids().draft(), "zip", ["ST-ART-004"]),
-        ("withheld", "artifacts that are withheld", withheld(), "zip", ["ST-LVL-001"]),
+        ("withheld", "artifacts that are withheld", withheld(ids()), "zip", ["ST-LVL-001"]),
         ("two-tools", "a trace without content", two_tools(), "directory", ["ST-BND-010"]),
     ):
         wanted: Literal["zip", "directory"] = "zip" if output == "zip" else "directory"
