@@ -410,13 +410,15 @@ def test_tools_stand_behind_the_template_at_most(roles: tuple[Role, ...], wrong:
     )
 
 
+UNCOUNTED = then(put("operations", "prompt_tokens", {7: None}), put("operations", "tokens_evidence", {7: 4}))
+
 AT_THE_EDGE = [
     ("deadline at arrival", put("tasks", "deadline_ns", {0: 5})),
     ("sure to a hundred", put("edges", "confidence", {10: 100})),
     ("latest time", put("tasks", "deadline_ns", {0: (1 << 62) - 1})),
-    ("most tokens", put("segments", "tokens", {12: (1 << 40) - 1})),
+    ("most tokens", then(put("segments", "tokens", {12: (1 << 40) - 1}), UNCOUNTED)),
     ("all reasoning", then(put("operations", "reasoning_tokens", {0: 9}), put("operations", "prompt_tokens", {2: 20}))),
-    ("no tokens", put("segments", "tokens", {12: 0})),
+    ("no tokens", then(put("segments", "tokens", {12: 0}), UNCOUNTED)),
 ]  # fmt: skip
 
 
