@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from semtrace.records.columns import NULL
 from semtrace.errors import DocumentError
+from semtrace.records.columns import NULL
 from semtrace.records.document import Document
 from semtrace.records.execution import Backend as BackendFacts
 from semtrace.replay.backend import Report
