@@ -60,7 +60,6 @@ def steps(path: str) -> dict[str, float]:
 def run(folder: Path, operations: int, times: int) -> dict[str, Result]:
     """The figures `trace.open_1e6` and `trace.check_1e6`, in seconds per 10^6 operations."""
     from large_trace import large_trace
-
     from semtrace.store.bundle import write_bundle
 
     path = folder / f"large-{operations}.semtrace"

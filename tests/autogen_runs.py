@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semtrace_adapters.autogen import ADAPTER
-from semtrace_adapters.base import ImportOptions, ImportResult
-
 from semtrace.check import check_execution, check_trace
 from semtrace.graph.plan import dag
 from semtrace.records.chat import rebuild_request
@@ -21,6 +18,8 @@ from semtrace.records.enums import EdgeKind, EventOutcome, Evidence, OperationKi
 from semtrace.replay.run import replay
 from semtrace.replay.scenario import Scenario
 from semtrace.store.digests import show, work_digest
+from semtrace_adapters.autogen import ADAPTER
+from semtrace_adapters.base import ImportOptions, ImportResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

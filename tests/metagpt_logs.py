@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 
-from semtrace_adapters.base import ImportOptions
-from semtrace_adapters.metagpt import ADAPTER
-
 from semtrace.check.trace import check_trace
 from semtrace.records.chat import rebuild_request
 from semtrace.records.document import canonical_json
 from semtrace.records.enums import AccessMode, OperationKind
+from semtrace_adapters.base import ImportOptions
+from semtrace_adapters.metagpt import ADAPTER
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "examples" / "metagpt"
 USER = "metagpt.actions.add_requirement.UserRequirement"

@@ -32,9 +32,10 @@ from opentelemetry import trace  # noqa: E402
 from opentelemetry.sdk.resources import Resource  # noqa: E402
 from opentelemetry.sdk.trace import TracerProvider  # noqa: E402
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult  # noqa: E402
+from teams import SCENARIOS, WITHOUT_SPANS, Endpoint  # noqa: E402
+
 from semtrace_adapters.autogen.handler import recording  # noqa: E402
 from servers.launch import start_server  # noqa: E402
-from teams import SCENARIOS, WITHOUT_SPANS, Endpoint  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli.conftest import run
-from semtrace_adapters.base import choose
 
+from cli.conftest import run
 from semtrace.errors import FormatError
+from semtrace_adapters.base import choose
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 AUTOGEN, METAGPT = EXAMPLES / "autogen" / "graphloop", EXAMPLES / "metagpt" / "custom"

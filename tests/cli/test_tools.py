@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import typer
-from support.transform_cases import crew, replay_of, thrown
 
 from cli.conftest import run, team
 from semtrace.build import TraceBuilder
 from semtrace.cli.main import app
 from semtrace.records.enums import OperationKind
 from semtrace.store.bundle import open_bundle, write_bundle
+from support.transform_cases import crew, replay_of, thrown
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.plan_oracle import judged_otherwise
-from support.random_graphs import random_constraints, random_graph
 
 from semtrace.graph import legality
 from semtrace.graph.reach import Reach, reach
 from semtrace.records.enums import Trigger
+from support.plan_oracle import judged_otherwise
+from support.random_graphs import random_constraints, random_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable

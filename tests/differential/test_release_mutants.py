@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.release_difference import difference_of_seed
 
 from semtrace.errors import ReplayError
 from semtrace.graph.resolve import resolve
@@ -17,6 +16,7 @@ from semtrace.records.enums import EventOutcome, OperationKind, OperationStatus,
 from semtrace.replay import controller, ideal, run
 from semtrace.replay.controller import Controller
 from semtrace.replay.scenario import Together
+from support.release_difference import difference_of_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

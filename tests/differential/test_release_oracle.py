@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from support.random_graphs import random_graph, random_plan, random_scenario
 from support.release_difference import difference
 

@@ -26,8 +26,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "adapters"), str(ROOT / "examples/autogen"
 
 from opentelemetry import trace  # noqa: E402
 from opentelemetry.sdk.trace import TracerProvider  # noqa: E402
-from semtrace_adapters.autogen.recorder import record_autogen  # noqa: E402
 from teams import SCENARIOS, Endpoint  # noqa: E402
+
+from semtrace_adapters.autogen.recorder import record_autogen  # noqa: E402
 
 
 async def run(name: str, url: str, path: Path | None, *, spans: bool) -> dict[str, object]:

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from autogen_runs import (
     EXAMPLES,
     check_against_server,
@@ -21,7 +22,6 @@ from autogen_runs import (
     request_of,
     server_log,
 )
-
 from semtrace.records.enums import EdgeKind, Evidence, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]

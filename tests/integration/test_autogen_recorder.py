@@ -8,13 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from autogen_runs import EXAMPLES, Run, check_against_server, recording, replays, server_log
-from servers.launch import start_server
 
+from autogen_runs import EXAMPLES, Run, check_against_server, recording, replays, server_log
 from semtrace.check import check_execution, check_trace
 from semtrace.records.enums import EdgeKind, Evidence, OperationKind
 from semtrace.stream.capture import read_capture
 from semtrace.stream.seal import seal
+from servers.launch import start_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venvs" / "autogen" / "bin" / "python"

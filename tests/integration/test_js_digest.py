@@ -8,13 +8,13 @@ import shutil
 import subprocess
 
 import pytest
-from semtrace_adapters.autogen import ADAPTER
-from semtrace_adapters.base import ImportOptions
-from support.vectors import FOLDER, NAMES, ROOT, agrees, bundle_of, expected
 
 from semtrace.store.bundle import open_bundle, rewrite_bundle, write_bundle
 from semtrace.store.container import MANIFEST, write_container
 from semtrace.testing import random_trace
+from semtrace_adapters.autogen import ADAPTER
+from semtrace_adapters.base import ImportOptions
+from support.vectors import FOLDER, NAMES, ROOT, agrees, bundle_of, expected
 
 pytestmark = pytest.mark.integration
 

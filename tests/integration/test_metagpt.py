@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from metagpt_logs import load, matched, served
 
+from metagpt_logs import load, matched, served
 from semtrace.graph.plan import dag
 from semtrace.records.enums import EventOutcome, Evidence, OperationKind, Outcome
 from semtrace.replay.run import replay

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import google.protobuf
 import pytest
-from support.captures import as_capture
 
 from semtrace.store.bundle import write_bundle
 from semtrace.stream.writer import StreamWriter
 from semtrace.testing import random_trace
+from support.captures import as_capture
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST = ROOT / ".venvs" / "protobuf6" / "bin" / "python"

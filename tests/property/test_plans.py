@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from semtrace.graph.barrier import barrier
+from semtrace.graph.legality import judge
+from semtrace.graph.plan import dag
+from semtrace.graph.resolve import resolve
+from semtrace.records.enums import Trigger
+from semtrace.replay.run import replay
+from semtrace.store.digests import show, work_digest
+from semtrace.testing.traces import TraceShape, random_trace
 from support.graphs import Graph, events, graph, scenario
 from support.plan_oracle import (
     IN_TIME,
@@ -19,15 +28,6 @@ from support.plan_oracle import (
     recorded,
 )
 from support.random_graphs import random_barrier, random_constraints, random_graph, random_operation
-
-from semtrace.graph.barrier import barrier
-from semtrace.graph.legality import judge
-from semtrace.graph.plan import dag
-from semtrace.graph.resolve import resolve
-from semtrace.records.enums import Trigger
-from semtrace.replay.run import replay
-from semtrace.store.digests import show, work_digest
-from semtrace.testing.traces import TraceShape, random_trace
 
 if TYPE_CHECKING:
     from semtrace.graph.plan import Plan

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.random_graphs import random_graph, random_plan, random_scenario
 
 from semtrace.graph.critical import critical_path, end_operation
 from semtrace.graph.plan import dag
@@ -25,6 +24,7 @@ from semtrace.replay.run import replay
 from semtrace.replay.scenario import Scenario
 from semtrace.store.digests import execution_digest, show, work_digest
 from semtrace.testing.traces import TraceShape, random_trace
+from support.random_graphs import random_graph, random_plan, random_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

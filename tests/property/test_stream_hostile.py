@@ -7,7 +7,6 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.captures import as_capture
 
 from semtrace.check import check_trace
 from semtrace.errors import SemtraceError
@@ -18,6 +17,7 @@ from semtrace.stream.seal import seal
 from semtrace.stream.writer import StreamWriter
 from semtrace.testing import TraceShape, random_trace
 from semtrace.v1.stream_pb2 import Record
+from support.captures import as_capture
 
 SMALL = TraceShape(tasks=2, operations=5, sessions=2, stages=2, states=1)
 NUMBERS = (0, 1, 2, 255, 256, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**64 - 1)

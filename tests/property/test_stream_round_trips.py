@@ -7,7 +7,6 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.captures import as_capture
 
 from semtrace.errors import FormatError, IntegrityError, UnsupportedError
 from semtrace.store.bundle import open_bundle, write_bundle
@@ -18,6 +17,7 @@ from semtrace.stream.seal import seal
 from semtrace.stream.wire import source_record
 from semtrace.stream.writer import StreamWriter
 from semtrace.testing import TraceShape, random_trace
+from support.captures import as_capture
 
 SEEDS = st.integers(0, 10**6)
 SMALL = TraceShape(tasks=1, operations=4, sessions=1, stages=1, states=1)

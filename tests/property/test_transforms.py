@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.transform_cases import findings, old_ids, parts_of, replay_of, thrown
 
 from semtrace.check import check_bundle
 from semtrace.records.chat import rebuild_request
@@ -30,6 +29,7 @@ from semtrace.transform.redact import redact
 from semtrace.transform.renumber import renumber
 from semtrace.transform.rows import with_column
 from semtrace.transform.sample import sample_tasks
+from support.transform_cases import findings, old_ids, parts_of, replay_of, thrown
 
 seeds = st.integers(0, 1 << 32)
 shapes = st.builds(

@@ -9,6 +9,7 @@ import sys
 from urllib.parse import urlsplit
 
 import pytest
+
 from servers.launch import SERVER, start_server
 from servers.openai_server import Settings, count_tokens, decide, prompt_tokens
 

@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from support.vectors import FOLDER, NAMES, ROOT, agrees, bundle_of, expected
 
 from semtrace.check import check_bundle
 from semtrace.records.execution_tables import EXECUTION_TABLES
 from semtrace.records.schema import Level
 from semtrace.records.trace_tables import TRACE_TABLES
 from semtrace.store.bundle import open_bundle
+from support.vectors import FOLDER, NAMES, ROOT, agrees, bundle_of, expected
 
 
 @pytest.mark.parametrize("name", NAMES)

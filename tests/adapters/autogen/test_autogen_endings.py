@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from autogen_logs import OTHER, Log, asked, conversation, user
 from autogen_runs import EXAMPLES, load
-from semtrace_adapters.autogen import ADAPTER
-from semtrace_adapters.autogen.endings import outcome_of_reason
-from semtrace_adapters.base import ImportOptions
-
 from semtrace.errors import FormatError
 from semtrace.records.columns import NULL
 from semtrace.records.enums import Outcome
+from semtrace_adapters.autogen import ADAPTER
+from semtrace_adapters.autogen.endings import outcome_of_reason
+from semtrace_adapters.base import ImportOptions
 
 REASONS = {
     "Digraph execution is complete": Outcome.SUCCESS,

@@ -6,6 +6,7 @@ import json
 import logging
 
 import pytest
+
 from autogen_logs import (
     OTHER,
     START_NS,
@@ -19,11 +20,10 @@ from autogen_logs import (
     user,
 )
 from autogen_runs import load
+from semtrace.records.enums import EdgeKind, OperationStatus
 from semtrace_adapters.autogen.eventlog import BadLine, Record, read_line, retry_wait_s
 from semtrace_adapters.autogen.handler import recording
 from semtrace_adapters.autogen.times import parse_stamp, unix_ns
-
-from semtrace.records.enums import EdgeKind, OperationStatus
 
 DRESSES = {
     "handler": handler,

@@ -7,12 +7,12 @@ import os
 import random
 
 import pytest
-from autogen_runs import EXAMPLES
-from semtrace_adapters.autogen import ADAPTER
-from semtrace_adapters.base import ImportOptions
 
+from autogen_runs import EXAMPLES
 from semtrace.check import check_trace
 from semtrace.errors import SemtraceError
+from semtrace_adapters.autogen import ADAPTER
+from semtrace_adapters.base import ImportOptions
 
 ROUNDS = int(os.environ.get("SEMTRACE_FUZZ_ROUNDS", "24"))
 ODD = [None, 0, -1, 2**60, 1.5, True, "", "x", [], {}, [None], {"a": None}, "\u0000", "GroupChatStart"]

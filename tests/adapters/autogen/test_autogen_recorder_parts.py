@@ -12,6 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+from semtrace.errors import UsageError
+from semtrace.stream import writer
+from semtrace.stream.capture import read_capture
+from semtrace.stream.seal import seal
 from semtrace_adapters.autogen import hooks
 from semtrace_adapters.autogen.handler import EVENT_LOGGERS, RETRY_LOGGER
 from semtrace_adapters.autogen.otlp import span_as_otlp
@@ -22,11 +27,6 @@ from semtrace_adapters.autogen.recorder import (
     record_autogen,
 )
 from semtrace_adapters.autogen.spans import parse_spans
-
-from semtrace.errors import UsageError
-from semtrace.stream import writer
-from semtrace.stream.capture import read_capture
-from semtrace.stream.seal import seal
 
 ROOT = Path(__file__).parents[3]
 GRAPHFLOW = ROOT / "examples/autogen/graphflow/events.jsonl"

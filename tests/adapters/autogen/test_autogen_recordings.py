@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from autogen_runs import (
     EXAMPLES,
     check_against_server,
@@ -12,7 +13,6 @@ from autogen_runs import (
     request_of,
     server_log,
 )
-
 from semtrace.records.enums import (
     EdgeKind,
     EventOutcome,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from autogen_runs import check_against_server, rebuilt, recording, replays, request_of
 
+from autogen_runs import check_against_server, rebuilt, recording, replays, request_of
 from semtrace.records.enums import EdgeKind, Evidence, OperationStatus
 
 NUMBERS = {

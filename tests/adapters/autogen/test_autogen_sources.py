@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from autogen_logs import conversation
 from autogen_runs import EXAMPLES, load, recording
+from semtrace.errors import ExitCode, FormatError, UsageError
+from semtrace.records.enums import Outcome
 from semtrace_adapters.autogen import ADAPTER
 from semtrace_adapters.autogen.config import read_config
 from semtrace_adapters.base import ImportOptions, adapters, choose
-
-from semtrace.errors import ExitCode, FormatError, UsageError
-from semtrace.records.enums import Outcome
 
 
 @pytest.mark.parametrize("name", ["graphflow", "graphloop", "swarm", "nested", "agenttools", "streaming"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from autogen_runs import EXAMPLES, load, recording
+from semtrace.records.enums import EdgeKind, EventOutcome, Evidence, OperationStatus
 from semtrace_adapters.autogen.sources import kind_of
 from semtrace_adapters.autogen.spans import SpanTree, json_values, parse_spans
-
-from semtrace.records.enums import EdgeKind, EventOutcome, Evidence, OperationStatus
 
 
 def spans_of(name):

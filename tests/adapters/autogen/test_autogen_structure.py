@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from autogen_logs import MS, Log, asked, conversation, user
 from autogen_runs import load, rebuilt
-
 from semtrace.records.document import canonical_json
 from semtrace.records.enums import EdgeKind, Evidence, OperationKind, Outcome
 

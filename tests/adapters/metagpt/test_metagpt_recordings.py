@@ -4,8 +4,8 @@ import json
 from collections import Counter
 
 import pytest
-from metagpt_logs import RECORDINGS, load, matched, served
 
+from metagpt_logs import RECORDINGS, load, matched, served
 from semtrace.records.enums import (
     EdgeKind,
     Evidence,

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from metagpt_logs import canonical, load
 
+from metagpt_logs import canonical, load
 from semtrace.records.chat import rebuild_request
 from semtrace.records.enums import EdgeKind, Evidence, OperationKind, Outcome, StageTemplate
 

@@ -5,15 +5,15 @@ import random
 import shutil
 
 import pytest
+
 from metagpt_logs import RECORDINGS, LogWriter, load
+from semtrace.errors import FormatError, SemtraceError, UsageError
+from semtrace.records.chat import rebuild_request
+from semtrace.records.enums import OperationStatus
 from semtrace_adapters.base import ImportOptions, LossReport
 from semtrace_adapters.metagpt import ADAPTER
 from semtrace_adapters.metagpt.lines import merge_logs, read_json_log, read_text_log
 from semtrace_adapters.metagpt.matching import Text, TextIndex, leaves, spans_in
-
-from semtrace.errors import FormatError, SemtraceError, UsageError
-from semtrace.records.chat import rebuild_request
-from semtrace.records.enums import OperationStatus
 
 CUSTOM = RECORDINGS / "custom"
 SOP = RECORDINGS / "sop"

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from metagpt_logs import LogWriter, load
 
+from metagpt_logs import LogWriter, load
 from semtrace.errors import ReplayError
 from semtrace.graph.plan import dag
 from semtrace.records.enums import (

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from blake3 import blake3
-from unit.check.example import example, put
 
 from semtrace.check import check_bundle
 from semtrace.errors import FormatError, IntegrityError, SemtraceError, UnsupportedError
@@ -19,6 +18,7 @@ from semtrace.records.document import canonical_json
 from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.container import MANIFEST, write_container
 from semtrace.store.digests import show
+from unit.check.example import example, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from unit.check.example import example, put
 
 from semtrace.check import check_execution
 from semtrace.records.columns import Columns
@@ -14,6 +13,7 @@ from semtrace.records.execution import Execution
 from semtrace.records.execution_tables import EXECUTION_TABLE
 from semtrace.records.trace import MemoryContent
 from semtrace.store.digests import show
+from unit.check.example import example, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from blake3 import blake3
-from unit.check.example import example, put
 
 from semtrace.build import TraceBuilder
 from semtrace.check import check_trace
@@ -26,6 +25,7 @@ from semtrace.records.trace_tables import TRACE_TABLES
 from semtrace.store.bundle import BundleInfo, open_bundle, rewrite_bundle, write_bundle
 from semtrace.store.container import MANIFEST
 from semtrace.store.digests import TABLE_CONTEXT, column_bytes, column_digest, show
+from unit.check.example import example, put
 
 if TYPE_CHECKING:
     from semtrace.records.trace import Trace

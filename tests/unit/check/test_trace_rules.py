@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from unit.check.example import add, drop, edited, example, put, swap, then, with_content
 
 from semtrace.build import TraceBuilder
 from semtrace.check import check_trace
@@ -25,6 +24,7 @@ from semtrace.records.enums import (
 from semtrace.records.media import content_level
 from semtrace.records.trace import MemoryContent, Trace
 from semtrace.store.digests import artifact_digest
+from unit.check.example import add, drop, edited, example, put, swap, then, with_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.graphs import Graph, graph
 
 from semtrace.errors import UsageError
 from semtrace.graph.barrier import barrier
 from semtrace.graph.legality import judge
+from support.graphs import Graph, graph
 
 Groups = list[tuple[str, str]]
 

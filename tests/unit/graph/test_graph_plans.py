@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.graphs import Graph, graph
 
 from semtrace.errors import FormatError, ReplayError
 from semtrace.graph.legality import judge
 from semtrace.graph.plan import Plan, dag, work_only
 from semtrace.graph.resolve import plan_findings, resolve
+from support.graphs import Graph, graph
 
 TWO_TASKS = {
     "tasks": [{}, {}],

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import Graph, graph
 
 from semtrace.errors import ReplayError
 from semtrace.graph.critical import critical_path
 from semtrace.graph.ready import UNKNOWN, ready_times, schedule
 from semtrace.graph.resolve import Constraints, resolve
+from support.graphs import Graph, graph
 
 SHORT = {
     "operations": [

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.graphs import events, graph, scenario
 
 from semtrace.graph.barrier import barrier
 from semtrace.graph.resolve import resolve
 from semtrace.records.enums import EventOutcome
 from semtrace.replay.run import replay
+from support.graphs import events, graph, scenario
 
 Case = dict[str, Any]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.graphs import events, graph, scenario
 
 from semtrace.graph.barrier import barrier
 from semtrace.graph.legality import judge
 from semtrace.replay.run import replay
+from support.graphs import events, graph, scenario
 
 SPEC = Path(__file__).parents[3] / "spec"
 PAGES = {"release.md": 3, "plans.md": 4, "scenario.md": 2}

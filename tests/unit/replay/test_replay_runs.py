@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.graphs import SETTINGS, Graph, graph, scenario
 
 from semtrace.errors import FormatError, ReplayError, SemtraceError, UnsupportedError, UsageError
 from semtrace.graph.plan import Plan, dag, work_only
@@ -18,6 +17,7 @@ from semtrace.replay.ideal import IdealBackend
 from semtrace.replay.run import replay, replay_findings
 from semtrace.replay.scenario import Scenario
 from semtrace.store.digests import execution_digest
+from support.graphs import SETTINGS, Graph, graph, scenario
 
 PAIR = {
     "operations": [

@@ -15,7 +15,6 @@ import zstandard
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
-from support.store_putter import shared_content
 
 from semtrace.check import check_bundle
 from semtrace.errors import FormatError, IntegrityError, UnsupportedError, UsageError
@@ -29,6 +28,7 @@ from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.digests import show, trace_digest
 from semtrace.store.external import attach, embed, externalize, named_digests
 from semtrace.testing import random_trace
+from support.store_putter import shared_content
 
 PUTTER = str(Path(__file__).parents[2] / "support" / "store_putter.py")
 OLD = 1_000_000_000

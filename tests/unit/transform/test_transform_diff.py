@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.transform_cases import MS, crew, parts_of, with_steps
 
 from semtrace.build import TraceBuilder
 from semtrace.errors import ReplayError
@@ -18,6 +17,7 @@ from semtrace.transform.diff_traces import diff_traces
 from semtrace.transform.filter import filter_tasks
 from semtrace.transform.merge import merge_traces
 from semtrace.transform.rows import with_column
+from support.transform_cases import MS, crew, parts_of, with_steps
 
 
 def told(difference):

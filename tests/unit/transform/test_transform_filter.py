@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.transform_cases import ORIGIN, crew, findings, old_ids, parts_of, replay_of, with_steps
 
 from semtrace.build import TraceBuilder
 from semtrace.check import check_trace
@@ -18,6 +17,7 @@ from semtrace.store.manifest import Loss
 from semtrace.transform.bundle_parts import Parts, sound
 from semtrace.transform.filter import filter_tasks
 from semtrace.transform.predicates import FIELDS, Condition
+from support.transform_cases import ORIGIN, crew, findings, old_ids, parts_of, replay_of, with_steps
 
 
 def chosen(where, trace=None):

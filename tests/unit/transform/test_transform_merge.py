@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.transform_cases import MS, ORIGIN, crew, findings, old_ids, parts_of, replay_of, with_steps
 
 from semtrace.build import TraceBuilder
 from semtrace.errors import FormatError, IntegrityError, UsageError
@@ -27,6 +26,7 @@ from semtrace.store.manifest import Loss, SourceFile
 from semtrace.transform.bundle_parts import Parts, sound
 from semtrace.transform.filter import filter_tasks
 from semtrace.transform.merge import merge_traces
+from support.transform_cases import MS, ORIGIN, crew, findings, old_ids, parts_of, replay_of, with_steps
 
 
 def test_tasks_one_after_the_other():

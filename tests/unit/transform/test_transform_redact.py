@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.transform_cases import crew, findings, parts_of, replay_of
 
 from semtrace.check import check_bundle
 from semtrace.errors import UsageError
@@ -17,6 +16,7 @@ from semtrace.transform.bundle_parts import Parts
 from semtrace.transform.filter import filter_tasks
 from semtrace.transform.merge import merge_traces
 from semtrace.transform.redact import redact
+from support.transform_cases import crew, findings, parts_of, replay_of
 
 LEVELS = (ContentLevel.TOKEN_IDS, ContentLevel.BLOCK_HASHES, ContentLevel.SHAPE)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.transform_cases import MS, crew, findings, old_ids, parts_of, replay_of, thrown, with_steps
 
 from semtrace.build import TraceBuilder
 from semtrace.check import check_trace
@@ -19,6 +18,7 @@ from semtrace.store.digests import show, trace_digest, work_digest
 from semtrace.transform.bundle_parts import Parts
 from semtrace.transform.renumber import renumber
 from semtrace.transform.rows import with_column
+from support.transform_cases import MS, crew, findings, old_ids, parts_of, replay_of, thrown, with_steps
 
 
 def names(trace):

@@ -8,13 +8,13 @@ import struct
 import numpy as np
 import pytest
 from blake3 import blake3
-from support.transform_cases import crew, findings, old_ids, parts_of
 
 from semtrace.build import TraceBuilder
 from semtrace.errors import UsageError
 from semtrace.records.enums import EntityKind, OperationKind
 from semtrace.store.digests import trace_digest
 from semtrace.transform.sample import sample_tasks
+from support.transform_cases import crew, findings, old_ids, parts_of
 
 
 def many(workloads):
