@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from semtrace.cli.common import ForceOption, JsonOption, command, emit, finding_lines, progress
+from semtrace.cli.printing import visible
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def import_command(
     for source in sources:
         if not source.exists():
             raise UsageError("does not exist", code="file.missing", path=str(source))
+        if not (source.is_file() or source.is_dir()):  # a device may have no end, a pipe no writer
+            raise UsageError("is neither a file nor a folder", code="file.special", path=str(source))
         if not os.access(source, os.R_OK):
             raise UsageError("cannot be read: permission denied", code="file.unreadable", path=str(source))
     check_output(output, overwrite=force, inputs=sources)
@@ -63,7 +66,7 @@ def import_command(
         result = chosen.read(sources, ImportOptions(progress=update, values=_options(settings or [])))
     files = [
         SourceFile(
-            name=path.name,
+            name=visible(path.name),
             bytes=path.stat().st_size,
             digest=show(blake3.blake3(path.read_bytes()).digest()),
             adapter=chosen.name,

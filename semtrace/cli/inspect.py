@@ -140,8 +140,8 @@ def _info_text(value: dict[str, Any]) -> "list[RenderableType]":
     table.add_column(overflow="fold")
     if "work_digest" in value:
         table.add_row("content", value["content_level"])
-        table.add_row("work digest", value["work_digest"])
-        table.add_row("trace digest", value["trace_digest"])
+        table.add_row("work digest", escape(value["work_digest"]))
+        table.add_row("trace digest", escape(value["trace_digest"]))
         for name in ("tasks", "stages", "sessions", "segments", "state_versions"):
             table.add_row(name.replace("_", " "), f"{value[name]:,}")
         for name in ("operations", "edges"):
@@ -160,7 +160,7 @@ def _info_text(value: dict[str, Any]) -> "list[RenderableType]":
             dict.fromkeys(filter(None, (execution["mode"], execution["backend"], execution["plan"])))
         )
         table.add_row(f"execution {escape(name)}", f"{execution['events']:,} events, {escape(how)}")
-        table.add_row("", execution["execution_digest"])
+        table.add_row("", escape(execution["execution_digest"]))
     for source in value["sources"]:
         table.add_row("source", escape(f"{source['name']} ({source['bytes']:,} bytes, {source['adapter']})"))
     parts.append(table)
