@@ -11,16 +11,16 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "testees")]
 
 import semtrace_testee  # noqa: E402
+from blake3 import blake3  # noqa: E402
+
 import standalone  # noqa: E402  # they lie beside this file
 import variants  # noqa: E402
-from blake3 import blake3  # noqa: E402
+from semtrace.errors import UsageError  # noqa: E402
 from semtrace_conformance.certificate import make  # noqa: E402
 from semtrace_conformance.known import verdict  # noqa: E402
 from semtrace_conformance.process import Process, TroubleError  # noqa: E402
 from semtrace_conformance.runner import Limits, Runner, order  # noqa: E402
 from semtrace_conformance.suite import find_suite  # noqa: E402
-
-from semtrace.errors import UsageError  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from semtrace_conformance import selfcheck
-from tests_of_cli import run
+from cli.conftest import run
+from semtrace_conformance import selfcheck, suite
 
 ROOT = Path(__file__).parents[2] / "conformance"
 OURS = f"{sys.executable} {ROOT / 'testees' / 'semtrace_testee.py'}"
@@ -18,3 +18,129 @@ OURS = f"{sys.executable} {ROOT / 'testees' / 'semtrace_testee.py'}"
 
 def fake(name, script="standalone"):
     return f"{sys.executable} {ROOT / 'fakes' / script}.py {name}"
+
+
+def test_ours_is_conformant_and_its_certificate_verified(tmp_path):
+    certificate, junit, html = (tmp_path / name for name in ("c.json", "j.xml", "h.html"))
+    ran = run(
+        "certify", "--testee", OURS, "--profile", "planner", "--profile", "store",
+        "-o", certificate, "--junit", junit, "--html", html, "--json",
+    )  # fmt: skip
+    assert ran.code == 0
+    assert ran.json["conformant"]
+    assert ran.json["sentence"].startswith("semtrace ")
+    assert "is conformant: planner, store" in ran.json["sentence"]
+    assert {name for name, claim in ran.json["profiles"].items() if claim["conformant"]} == {
+        "planner",
+        "store",
+    }
+    assert json.loads(certificate.read_text("utf-8"))["digest"] == ran.json["digest"]
+    assert len(ET.fromstring(junit.read_text("utf-8"))) == 2  # noqa: S314  # our own report
+    assert "conformant" in html.read_text("utf-8")
+    verified = run("certificate", "verify", certificate)
+    assert (verified.code, "verified: semtrace" in verified.out) == (0, True)
+    values = json.loads(certificate.read_text("utf-8"))
+    values["results"][0]["status"] = "failed"
+    certificate.write_text(json.dumps(values), "utf-8")
+    refused = run("certificate", "verify", certificate, "--json")
+    assert (refused.code, refused.json["verified"]) == (1, False)
+
+
+def test_who_is_wrong_is_told_where(tmp_path):
+    ran = run("certify", "--testee", fake("groups-backwards", "variants"), "-o", tmp_path / "c.json")
+    assert ran.code == 1
+    assert "planner.groups" in ran.out
+    assert "is not conformant: 33 of 51 cases count" in ran.out
+    assert "nothing" not in ran.err
+    assert run("certificate", "verify", tmp_path / "c.json").code == 0, "what it says is so"
+
+
+@pytest.mark.parametrize(
+    ("testee", "code", "says"),
+    [
+        ("no-such-program --x", 2, "there is no testee"),
+        ("", 2, "is empty"),
+        (fake("never-starts"), 2, "did not answer `start`"),
+        (fake("echoes-start"), 2, "did not answer `start`"),
+        (fake("other-protocol"), 2, "do not understand each other: it chose protocol 2"),
+        (fake("knows-neither"), 2, "I speak protocol 7"),
+        (fake("declares-nothing"), 3, "nothing ran: of the profiles asked for, fake 0 declares none"),
+        (fake("accept-all"), 1, "is not conformant: 0 of"),
+        (fake("exit-1"), 1, "is not conformant: 0 of"),
+    ],
+)
+def test_exit_codes_with_one_sentence(testee, code, says):
+    ran = run("certify", "--testee", testee, "--profile", "planner")
+    assert ran.code == code
+    said = " ".join((ran.out + ran.err).split())
+    assert said.count(says) == 1
+
+
+def test_nothing_runs_where_the_profile_was_not_declared():
+    ran = run("certify", "--testee", fake("groups-backwards", "variants"), "--profile", "audit", "--json")
+    assert ran.code == 3
+    assert ran.json["sentence"] == "nothing ran: of the profiles asked for, semtrace 0.1.0 declares planner"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--profile", "reeder"], "no profile 'reeder'"),
+        (["--case", "reader/none-*"], "no case is like"),
+        (["-o", "/no/such/folder/c.json"], "the folder is missing"),
+        (["--expect-failures", "/no/such/file"], "cannot be read"),
+    ],
+)
+def test_wrong_use(options, says):
+    ran = run("certify", "--testee", OURS, *options)
+    assert ran.code == 2
+    assert says in ran.err
+
+
+def test_a_broken_harness_is_said_to_be_at_fault(monkeypatch):
+    monkeypatch.setitem(selfcheck._POINTS, "dying", 1)
+    ran = run("certify", "--testee", OURS, "--profile", "planner")
+    assert ran.code == 2
+    assert "the harness is at fault" in ran.err
+
+
+def test_a_broken_suite_is_said_to_be_broken(monkeypatch, tmp_path):
+    monkeypatch.setattr(suite, "find_suite", lambda: suite.Suite(tmp_path))
+    ran = run("certify", "--testee", OURS)
+    assert ran.code == 2
+    assert "the suite is broken" in ran.err
+
+
+def test_a_fault_of_ours_is_ours(monkeypatch):
+    monkeypatch.setattr(selfcheck, "check_harness", lambda: 1 / 0)
+    assert run("certify", "--testee", OURS, "--profile", "planner").code == 4
+
+
+def test_known_failures(tmp_path):
+    testee = fake("no-circles", "variants")
+    first = run("certify", "--testee", testee, "--profile", "planner", "--json")
+    failing = [each["case"] for each in first.json["failing"]]
+    known = tmp_path / "known.yaml"
+    entries = "\n".join(
+        f"- {{case: {case}, reason: circles come later, link: 'https://example.org/7'}}" for case in failing
+    )
+    known.write_text(f"format: semtrace-expected-failures\nfailures:\n{entries}\n", "utf-8")
+    ran = run("certify", "--testee", testee, "--profile", "planner", "--expect-failures", known)
+    assert ran.code == 0
+    assert "is not conformant; it failed in the 4 cases expected, and no other" in " ".join(ran.out.split())
+    ran = run("certify", "--testee", OURS, "--profile", "planner", "--expect-failures", known)
+    assert ran.code == 2
+    assert "out of date" in ran.out
+
+
+def test_a_case_brings_its_base_along(tmp_path):
+    ran = run("certify", "--testee", OURS, "--case", "planner/overlap", "-o", tmp_path / "c.json", "--json")
+    assert (ran.code, ran.json["counts"]["selected"]) == (0, 2)
+    assert run("certificate", "verify", tmp_path / "c.json").code == 0
+
+
+def test_what_is_no_certificate(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text("{}", "utf-8")
+    assert run("certificate", "verify", path).code == 1
+    assert run("certificate", "verify", tmp_path / "none").code == 2
