@@ -65,3 +65,8 @@ bench: .venv/.installed
 
 fuzz: .venv/.installed
 	$(BIN)/python tests/fuzz/run.py
+
+# What is expected of testees: the cases of the conformance suite, and the scores of the wrong ones.
+golden: .venv/.installed
+	$(BIN)/python conformance/make_cases.py
+	$(BIN)/python conformance/fakes/golden.py
