@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 import sys
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "testees")]
@@ -20,14 +23,14 @@ from semtrace_conformance.certificate import make  # noqa: E402
 from semtrace_conformance.known import verdict  # noqa: E402
 from semtrace_conformance.process import Process, TroubleError  # noqa: E402
 from semtrace_conformance.runner import Limits, Runner, order  # noqa: E402
-from semtrace_conformance.suite import find_suite  # noqa: E402
+from semtrace_conformance.suite import Suite, find_suite  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from semtrace_conformance.certificate import Certificate
     from semtrace_conformance.process import Connection
-    from semtrace_conformance.suite import Suite
+    from semtrace_conformance.suite import Case
 
 GOLDEN = HERE / "golden.json"
 LIMITS = {name: Limits(scale=0.03) for name in ("silent", "hangs")}
@@ -56,6 +59,24 @@ def remembered(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 PLAIN = semtrace_testee.check_bundle
 REMEMBERED = remembered(PLAIN)
+
+
+LAID_OUT = Path(tempfile.mkdtemp(prefix="semtrace-fakes-"))
+atexit.register(shutil.rmtree, LAID_OUT, ignore_errors=True)
+
+
+class Kept(Suite):
+    """The suite, with inputs that nobody changes laid out once: the fakes share them."""
+
+    _known: ClassVar[dict[str, dict[str, Path]]] = {}
+
+    def lay_out(self, case: Case, folder: Path) -> dict[str, Path]:
+        """A copy of a case's inputs; for readers the one that was made before."""
+        if case.kind != "read":
+            return super().lay_out(case, folder)
+        if case.id not in self._known:
+            self._known[case.id] = super().lay_out(case, LAID_OUT / case.id)
+        return self._known[case.id]
 
 
 class Inside:
@@ -107,7 +128,7 @@ def score(name: str, suite: Suite) -> dict[str, Any]:
     entry: dict[str, Any] = {"what": what} if what and "lambda" not in str(what) else {}
     profile = variants.variants()[name].profile if not alone else None if name in THOROUGH else "planner"
     cases = order(suite.cases, lambda case: profile is None or case.profile == profile)
-    runner = Runner(suite, connect(name), limits=LIMITS.get(name))
+    runner = Runner(suite if alone else Kept(suite.root), connect(name), limits=LIMITS.get(name))
     semtrace_testee.check_bundle = REMEMBERED
     try:
         outcome = runner.run(cases)
