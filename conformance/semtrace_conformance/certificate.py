@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 import semtrace
 from semtrace.errors import FormatError, UsageError
-from semtrace_conformance.checks import judge
+from semtrace_conformance.checks import Failure, judge
 from semtrace_conformance.messages import ANSWER, BadMessageError, Model, Testee, explain, parse_json
 from semtrace_conformance.score import Result, Status, score
 from semtrace_conformance.suite import SPEC
@@ -308,5 +308,8 @@ def _again(stated: CaseResult, certificate: Certificate, suite: Suite) -> Result
             answer = ANSWER.validate_python(stated.answer)
         except ValidationError:
             answer = None
-    failures = judge(case, suite.expected(case), answer, trouble=stated.trouble, observed=stated.observed)
+    try:
+        failures = judge(case, suite.expected(case), answer, trouble=stated.trouble, observed=stated.observed)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # nothing that a run records looks so
+        failures = [Failure("answer", f"the record cannot be judged: {error}")]
     return Result(case, "failed" if failures else "passed", failures)

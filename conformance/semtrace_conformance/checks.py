@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -189,36 +188,28 @@ def _pairs(ends: list[list[int]]) -> str:
 def _audit(expected: list[dict[str, Any]], given: object) -> Iterator[Failure]:
     """Violations: each expected one with its rows, and no others.
 
-    An expected violation has `requirement`, `table` and `rows`; `also` of it lists requirements that another way of
-    looking at the same fault may name beside it.
+    An expected violation has `requirement`, and `table` and `rows` where it is one of rows.
     """
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
         yield Failure("audit.found", f"violations is {show(given)}, must be a list of objects")
         return
-    found: Counter[str] = Counter()
-    rows: dict[str, set[tuple[object, int | None]]] = {}
+    found: dict[str, set[tuple[str, int | None]]] = {}
     for each in given:
-        name = str(each.get("requirement"))
-        found[name] += 1
-        listed = each.get("rows")
-        rows.setdefault(name, set()).update(
-            (each.get("table"), integer(row)) for row in (listed if isinstance(listed, list) else ())
-        )
-    allowed: set[str] = set()
+        table, listed = str(each.get("table")), each.get("rows")
+        rows = found.setdefault(str(each.get("requirement")), set())
+        rows.update((table, integer(row)) for row in (listed if isinstance(listed, list) else ()))
     for each in expected:
         name = each["requirement"]
-        allowed |= {name, *each.get("also", ())}
         if name not in found:
             yield Failure("audit.found", f"{name} was not found")
         elif "rows" in each:
-            wanted = {(each["table"], row) for row in each["rows"]}
-            yield from _rows(name, wanted, rows[name])
-    for name in sorted(set(found) - allowed):
-        yield Failure("audit.others", f"{name} was found, nothing violates it")
+            yield from _rows(name, {(each["table"], row) for row in each["rows"]}, found[name])
+    for name in sorted(set(found) - {each["requirement"] for each in expected}):
+        yield Failure("audit.others", f"{show(name)} was found, nothing violates it")
 
 
 def _rows(
-    name: str, wanted: set[tuple[object, int | None]], given: set[tuple[object, int | None]]
+    name: str, wanted: set[tuple[str, int | None]], given: set[tuple[str, int | None]]
 ) -> Iterator[Failure]:
     missing, more = wanted - given, given - wanted
     if missing:
@@ -227,7 +218,7 @@ def _rows(
         yield Failure("audit.others", f"{name} was found at {_places(more)}, nothing violates it there")
 
 
-def _places(rows: set[tuple[object, int | None]]) -> str:
+def _places(rows: set[tuple[str, int | None]]) -> str:
     return ", ".join(f"{table}[{row}]" for table, row in sorted(rows, key=str))
 
 
@@ -262,7 +253,7 @@ def _bundle(
         return
     said = (
         ("the tables have", observed),
-        ("the manifest says", observed["stated"]),
+        ("the manifest says", observed.get("stated") or {}),
         ("the answer says", facts),
     )
     for name in ("work_digest", "trace_digest"):

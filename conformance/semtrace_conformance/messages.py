@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isfinite
 from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -11,6 +12,8 @@ PROTOCOL: Final = 1
 """The version of the protocol that this harness speaks."""
 ANSWER_LIMIT: Final = 4 << 20
 """Longest line that a testee may write, in bytes, the newline left out."""
+DEPTH_LIMIT: Final = 64
+"""How deep the values in a line may be nested."""
 TEXT_LIMIT: Final = 10_000
 """Longest free text in an answer, in characters."""
 
@@ -133,9 +136,23 @@ def parse_json(line: bytes) -> Any:
     try:
         value = json.loads(line.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate has no UTF-8 form
+        _check_values(value)
     except (ValueError, RecursionError) as error:
         raise BadMessageError(f"not JSON: {error}") from error
     return value
+
+
+def _check_values(value: object) -> None:
+    """Refuse numbers that no double holds, and values nested too deeply for what is done with them later."""
+    pending = [(value, 0)]
+    while pending:
+        each, depth = pending.pop()
+        if depth > DEPTH_LIMIT:
+            raise ValueError(f"nested more than {DEPTH_LIMIT} deep")
+        if isinstance(each, float) and not isfinite(each):
+            raise ValueError("a number that is too large")
+        children = each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        pending.extend((child, depth + 1) for child in children)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

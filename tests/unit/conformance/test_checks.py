@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semtrace_conformance.checks import CHECKS, judge
 from semtrace_conformance.messages import ANSWER, BadMessageError, parse_answer, parse_greeting
@@ -158,6 +160,8 @@ def test_violations_are_found_each_and_no_other():
         b'{"type":"answer","id":"2","verdict":"accept","facts":{}}',
         b'{"type":"answer","id":1,"verdict":"accept","facts":{}}',
         b'{"type":"answer","id":"1","verdict":"accept","facts":{"a":NaN}}',
+        b'{"type":"answer","id":"1","verdict":"accept","facts":{"a":1e999}}',
+        b'{"type":"answer","id":"1","verdict":"accept","facts":{"a":' + b"[" * 90 + b"]" * 90 + b"}}",
         b'{"type":"answer","id":"1","verdict":"accept","facts":{"a":1,"a":2}}',
         b'{"type":"answer","id":"1","verdict":"accept","facts":{"a":"\\ud800"}}',
         b'{"type":"answer","id":"1","verdict":"reject","phase":"invalid"}',
@@ -177,6 +181,39 @@ def test_greetings():
     with pytest.raises(BadMessageError):
         parse_greeting(b'{"type":"started","protocol":1}')
     assert parse_greeting(b'{"type":"mismatch","message":"no"}').type == "mismatch"
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from(
+    ["requirement", "table", "rows", "path", "violations", "verdict", "times", "rows", "cells"]
+)
+
+
+@given(
+    facts=st.dictionaries(NAMES, JSON | st.lists(st.dictionaries(NAMES, JSON, max_size=3), max_size=3)),
+    data=st.data(),
+)
+def test_whatever_a_testee_says_is_judged(suite, facts, data):
+    each = suite.cases[
+        data.draw(
+            st.sampled_from(["reader/team", "planner/backwards", "planner/edge", "audit/late", "store/put"])
+        )
+    ]
+    for said in (
+        {"verdict": "accept", "facts": facts},
+        {"verdict": "reject", "phase": "unreplayable", "requirement": "ST-PLAN-010", "facts": facts},
+    ):
+        failures = judge(each, suite.expected(each), answer(**said), observed={"store": facts})
+        assert failures
+        assert all(len(failure.message) < 1000 for failure in failures)
 
 
 def results(**status):
