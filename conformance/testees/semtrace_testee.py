@@ -23,7 +23,7 @@ from semtrace.graph.legality import judge
 from semtrace.graph.plan import Plan
 from semtrace.measure.audit import audit
 from semtrace.records.chat import rebuild_request
-from semtrace.records.columns import Columns
+from semtrace.records.columns import NULL, Columns
 from semtrace.records.enums import ContentLevel
 from semtrace.records.trace import MemoryContent, Trace
 from semtrace.records.trace_tables import TRACE_TABLES
@@ -147,9 +147,10 @@ class Testee:
 
     def pieces(self, trace: Trace, operation: int) -> list[list[Any]]:
         """The whole input of an operation: own segments, and inherited ones and outputs."""
-        row = trace.operations.row(operation)
-        base, count = row["context_base"], row["context_segments"]
-        inherited = [] if base is None else [*self.pieces(trace, base), ["output", base]][:count]  # type: ignore[arg-type,misc]  # rows are of objects
+        base, count = (
+            int(trace.operations.ints(name)[operation]) for name in ("context_base", "context_segments")
+        )
+        inherited = [] if base == NULL else [*self.pieces(trace, base), ["output", base]][:count]
         begin, end = (int(trace.segment_offsets[operation + at]) for at in range(2))
         return inherited + [["segment", at] for at in range(begin, end)]
 
