@@ -14,7 +14,7 @@ import rfc8785
 from semtrace.records.trace_tables import TRACE_TABLE
 from semtrace_conformance.making.draft import MANIFEST, Draft, Encoding, arrow, pack, zip_bytes
 from semtrace_conformance.making.reader_cases import ARCHIVE, BUNDLE, change
-from semtrace_conformance.making.team import team, two_tools
+from semtrace_conformance.making.team import one_task, team, two_tools
 
 if TYPE_CHECKING:
     from semtrace_conformance.making.book import Book
@@ -263,7 +263,7 @@ def _features(book: Book) -> None:
 
 
 def _archives(book: Book) -> None:
-    members = two_tools().members()
+    members = one_task().members()
     base = zip_bytes(members)
 
     def change_zip(name: str, mutation: str, reasons: Sequence[str], content: bytes) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.records.trace_tables import TRACE_TABLE
 from semtrace_conformance.making.draft import Draft, Encoding, arrow, pack, zip_bytes
-from semtrace_conformance.making.team import Recorded, ids, team, two_tools, withheld
+from semtrace_conformance.making.team import Recorded, ids, one_task, team, two_tools, withheld
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -204,7 +204,7 @@ def _archives(book: Book) -> None:
     draft = ids().draft()
     _accept(book, "ids-zip", "the same trace: a ZIP file", ["ST-BND-001", "ST-BND-002"], draft,
             features=["zip"], archive=zip_bytes(draft.members()))  # fmt: skip
-    small = two_tools()
+    small = one_task()
     _accept(book, "small-zip", "a small ZIP file", ["ST-BND-002"], small, features=["zip"],
             archive=zip_bytes(small.members()))  # fmt: skip
 

@@ -324,6 +324,15 @@ def two_tools() -> Draft:
     return draft
 
 
+def one_task() -> Draft:
+    """A task in which nothing was done: the smallest trace of more than one table."""
+    b = TraceBuilder()
+    b.task("task 0")
+    draft = Draft.of(b.build())
+    draft.encoding = COMPACT
+    return draft
+
+
 def duo() -> Recorded:
     """Two tasks: three operations that an execution can have much to say of, and one."""
     t = _Team()
