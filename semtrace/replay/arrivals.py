@@ -27,6 +27,7 @@ class Instances:
         copy: ordinal among the copies of its task.
         arrival_ns: when it arrives; `NULL` where that follows from the run (closed loop).
         sending_order: the instances in the order in which they are sent: all first copies, then all second ones.
+        prefix_group: instances with equal numbers may find each other's prefixes in a cache, others may not (ST-SCN-011).
         users: number of users of a closed loop, 0 if it is none.
         think_ns: time from an answer to the user's next task.
     """
@@ -35,6 +36,7 @@ class Instances:
     copy: NDArray[np.int64]
     arrival_ns: NDArray[np.int64]
     sending_order: NDArray[np.int64]
+    prefix_group: NDArray[np.int64]
     users: int = 0
     think_ns: int = 0
 
@@ -92,6 +94,7 @@ def instances(trace: Trace, scenario: Scenario) -> Instances:
     task = np.repeat(np.arange(tasks, dtype=np.int64), copies)
     copy = np.tile(np.arange(copies, dtype=np.int64), tasks)
     order = np.lexsort((task, copy)).astype(np.int64)
+    group = {"copy": copy, "instance": np.arange(len(task)), "none": np.zeros_like(copy)}[scenario.salt]
     arrivals = scenario.arrivals
     arrival = np.full(len(task), NULL, dtype=np.int64)
     if isinstance(arrivals, Drawn):
@@ -101,5 +104,5 @@ def instances(trace: Trace, scenario: Scenario) -> Instances:
     elif isinstance(arrivals, Together):
         arrival[:] = 0
     elif isinstance(arrivals, ClosedLoop):
-        return Instances(task, copy, arrival, order, arrivals.users, arrivals.think_ns)
-    return Instances(task, copy, arrival, order)
+        return Instances(task, copy, arrival, order, group, arrivals.users, arrivals.think_ns)
+    return Instances(task, copy, arrival, order, group)

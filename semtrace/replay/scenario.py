@@ -80,7 +80,8 @@ class Scenario(Document):
         copies: how many instances of every task.
         mode: what is held fixed beside the work.
         backend: what runs the operations.
-        salt: whether the prefixes of instances are kept apart (`instance`) or may hit each other (`none`).
+        salt: which instances may find each other's prefixes in a cache: those of one copy ordinal (`copy`), none
+            (`instance`), or all (`none`).
         tolerance_ns: allowed lateness of a submission, in ns; 0 for virtual clocks.
         deadline_ns: deadline of every instance, counted from its arrival, in ns.
         window_ns: instances that arrive before this time count for attainment and goodput; all if left out.
@@ -92,7 +93,7 @@ class Scenario(Document):
     copies: int = Field(default=1, ge=1, le=1_000_000)
     mode: Literal["length_locked", "token_locked"] = "length_locked"
     backend: BackendChoice = Field(default_factory=BackendChoice)
-    salt: Literal["instance", "none"] = "instance"
+    salt: Literal["copy", "instance", "none"] = "copy"
     tolerance_ns: Nanoseconds = 0
     deadline_ns: Nanoseconds | None = None
     window_ns: Nanoseconds | None = None

@@ -254,7 +254,7 @@ def _header(
         "format": "semtrace-scenario",
         "copies": copies,
         "mode": "length_locked",
-        "salt": "instance",
+        "salt": "copy",
         "tolerance_ns": 0,
         **scenario,
         "arrivals": scenario.get("arrivals") or _default_arrivals(work),

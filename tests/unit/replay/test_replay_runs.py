@@ -12,7 +12,7 @@ from semtrace.records.columns import NULL
 from semtrace.records.enums import Evidence, Outcome
 from semtrace.records.execution_tables import EVENTS
 from semtrace.replay import run
-from semtrace.replay.arrivals import settle
+from semtrace.replay.arrivals import instances, settle
 from semtrace.replay.ideal import IdealBackend
 from semtrace.replay.run import replay, replay_findings
 from semtrace.replay.scenario import Scenario
@@ -347,8 +347,26 @@ def test_poisson_arrivals_are_drawn_once():
 
 
 @pytest.mark.parametrize(
+    ("members", "groups"),
+    [
+        ({}, [0, 1, 2, 0, 1, 2]),
+        ({"salt": "copy"}, [0, 1, 2, 0, 1, 2]),
+        ({"salt": "instance"}, [0, 1, 2, 3, 4, 5]),
+        ({"salt": "none"}, [0, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_who_shares_prefixes(members: dict[str, Any], groups: list[int]):
+    """ST-SCN-011: by default, two tasks share inside of each of three copies."""
+    made = graph({**PAIR, "tasks": [{}, {}]})
+    rows = instances(made.trace, scenario({"copies": 3, **members}))
+    assert rows.task.tolist() == [0, 0, 0, 1, 1, 1]
+    assert rows.prefix_group.tolist() == groups
+
+
+@pytest.mark.parametrize(
     "members",
     [
+        {"salt": "instance"},
         {"salt": "none"},
         {"tolerance_ns": 5},
         {"deadline_ns": 5},
