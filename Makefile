@@ -21,7 +21,8 @@ demo: .venv/.installed
 test: .venv/.installed
 	$(BIN)/pytest -n 2
 
-test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed .venvs/protobuf6/.installed
+test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed .venvs/protobuf6/.installed \
+		.venvs/vllm/.installed
 	$(BIN)/pytest -m integration
 
 # The oldest Protobuf that semtrace runs on; .venv has the newest.
@@ -40,6 +41,11 @@ test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.ins
 	.venvs/metagpt/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
 	.venvs/metagpt/bin/uv pip install --quiet --python .venvs/metagpt/bin/python --no-deps \
 		--build-constraints tests/integration/overrides-metagpt.txt -r $<
+	touch $@
+
+.venvs/vllm/.installed: tests/integration/requirements-vllm.txt
+	$(PYTHON) -m venv .venvs/vllm
+	.venvs/vllm/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile -r $<
 	touch $@
 
 lint: .venv/.installed
