@@ -63,6 +63,11 @@ def _members(path: Path) -> dict[str, bytes]:
         return found
     try:
         with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if names != sorted(names, key=lambda name: (name != MANIFEST, name)):
+                raise UnsoundError(
+                    "the members are not in their order: the manifest, then the others by name"
+                )
             for info in archive.infolist():
                 if info.filename in found:
                     raise UnsoundError(f"the member {info.filename} stands twice")
@@ -190,7 +195,7 @@ def _part(
         missing = [
             name for name, column in columns.items() if not column.nullable and name not in table.schema.names
         ]
-        if missing and table.num_rows:
+        if missing:
             raise UnsoundError(f"{name} has no column {missing[0]}")
         if entry.get("rows") != table.num_rows:
             raise UnsoundError(f"{name} has {table.num_rows} rows, the manifest says {entry.get('rows')}")

@@ -182,7 +182,7 @@ def _conform(spec: Table, data: pa.Table) -> pa.Table:
     arrays = []
     for field in spec.arrow:
         if field.name not in data.schema.names:
-            if not field.nullable and data.num_rows:
+            if not field.nullable:
                 raise FormatError(
                     "the column is missing",
                     code="table.column",

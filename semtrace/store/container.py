@@ -227,8 +227,11 @@ class ZipContainer:
     def _check_layout(self) -> None:
         """Refuse any byte around the members that is not the one that a writer writes."""
         layout = Layout.of([entry for _, entry in self._members.values()])
-        problem = None
-        if self._bytes.size != layout.size:
+        problem, requirement = None, "ST-BND-009"
+        if list(self._members) != sorted(self._members, key=_rank):
+            problem = f"the members are not in order: {MANIFEST}, then the others by name"
+            requirement = "ST-BND-006"
+        elif self._bytes.size != layout.size:
             problem = f"the file has {self._bytes.size} bytes, its members and directory need {layout.size}"
         elif self._bytes[layout.directory_offset :].to_pybytes() != layout.directory:
             problem = "the directory at its end is damaged, or not written as the standard says"
@@ -243,7 +246,7 @@ class ZipContainer:
                     f"{where}!{entry.name}",
                 )
         if problem:
-            raise FormatError(problem, code="bundle.zip", path=where, requirement="ST-BND-009")
+            raise FormatError(problem, code="bundle.zip", path=where, requirement=requirement)
 
     def check_content(self) -> Iterator[str]:
         """The names of members whose content has not the CRC-32 that the ZIP file states (ST-BND-009)."""
@@ -267,6 +270,11 @@ class ZipContainer:
             )
         offset, entry = found
         return self._bytes.slice(offset + len(local_header(entry)), entry.size)
+
+
+def _rank(name: str) -> tuple[bool, str]:
+    """What members of a ZIP file are ordered by: the manifest first, then by name (ST-BND-006)."""
+    return name != MANIFEST, name
 
 
 def _zip_problem(info: zipfile.ZipInfo, *, known: bool) -> str | None:
@@ -467,7 +475,7 @@ def write_container(
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
             return
-        ordered = sorted(members, key=lambda member: (member[0] != MANIFEST, member[0]))
+        ordered = sorted(members, key=lambda member: _rank(member[0]))
         entries = [Entry(name, memoryview(content).nbytes, zlib.crc32(content)) for name, content in ordered]
         with temporary.open("wb") as file:
             for entry, (_, content) in zip(entries, ordered, strict=True):

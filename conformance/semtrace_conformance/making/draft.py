@@ -84,7 +84,7 @@ class Encoding:
 
     def encode(self, table: pa.Table) -> bytes:
         """A table as an Arrow IPC file."""
-        if self.drop_nulls:
+        if self.drop_nulls and table.num_rows:
             kept = [name for name in table.schema.names if table.column(name).null_count < table.num_rows]
             table = table.select(kept)
         sink = io.BytesIO()
@@ -375,10 +375,17 @@ def _entry(path: str, content: bytes) -> Row:
 def zip_bytes(
     members: Mapping[str, bytes],
     change: Callable[[zipfile.ZipInfo], None] | None = None,
+    names: Sequence[str] | None = None,
 ) -> bytes:
-    """Members as a ZIP file (ST-BND-006, ST-BND-009); `change` sees the header of each before it is written."""
+    """Members as a ZIP file (ST-BND-006, ST-BND-009).
+
+    Args:
+        members: content by name.
+        change: sees the header of each before it is written.
+        names: the members in another order than the standard's.
+    """
     sink = io.BytesIO()
-    names = sorted(members, key=lambda name: (name != MANIFEST, name))
+    names = names or sorted(members, key=lambda name: (name != MANIFEST, name))
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
         for name in names:
             info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))

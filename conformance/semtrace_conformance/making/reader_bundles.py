@@ -352,7 +352,15 @@ def _archives(book: Book) -> None:
         ("zip-extra", "a member has an extra field", {"extra": b"\x99\x99\x01\x00x"}),
         ("zip-attributes", "a member may be run", {"external_attr": 0o100755 << 16}),
     ):
-        change_zip(name, mutation, ["ST-BND-009", "ST-BND-006"], zip_bytes(members, _header(header)))
+        change_zip(
+            name, mutation, ["ST-BND-009", "ST-BND-006", "ST-BND-016"], zip_bytes(members, _header(header))
+        )
+    ordered = [MANIFEST, *sorted(set(members) - {MANIFEST})]
+    for name, mutation, names in (
+        ("zip-manifest-last", "the manifest is the last member", [*ordered[1:], MANIFEST]),
+        ("zip-order", "two members are exchanged", [*ordered[:-2], ordered[-1], ordered[-2]]),
+    ):
+        change_zip(name, mutation, ["ST-BND-006", "ST-BND-016"], zip_bytes(members, names=names))
     _overlap(change_zip, members)
 
 

@@ -32,6 +32,15 @@ def add_reader_tables(book: Book) -> None:
         change(book, "team", name, mutation, reasons, team().draft(), edit)
 
     _columns(of_team)
+    change(
+        book,
+        "two-tools",
+        "missing-column-of-nothing",
+        "a column that may not be null is missing in a table without rows",
+        ["ST-TAB-002"],
+        two_tools(),
+        _raw("states", lambda table: table.drop_columns(["lifetime"])),
+    )
     _values(book, of_team, names)
     _order(book, of_team, names)
     _hierarchy(of_team, names)
