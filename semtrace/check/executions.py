@@ -163,14 +163,15 @@ def cached_within_prompt(view: ExecutionView) -> Iterator[Finding]:
 
 @rule("ST-EXE-018")
 def computed_what_was_not_cached(view: ExecutionView) -> Iterator[Finding]:
-    """Prompt tokens that were not found in a cache were computed."""
-    names = ("prompt_tokens", "cached_tokens", "computed_prompt_tokens")
-    prompt, cached, computed = (view.ints("events", name) for name in names)
+    """Prompt tokens that were neither found in a cache nor loaded nor reused were computed."""
+    names = ("prompt_tokens", "cached_tokens", "computed_prompt_tokens", "loaded_tokens", "reused_tokens")
+    prompt, cached, computed, loaded, reused = (view.ints("events", name) for name in names)
     known = (prompt != NULL) & (cached != NULL) & (computed != NULL)
+    saved = cached + np.maximum(loaded, 0) + np.maximum(reused, 0)
     yield from found(
         "ST-EXE-018",
-        known & (computed < prompt - cached),
-        lambda row: f"{computed[row]} tokens computed of a prompt of {prompt[row]} with {cached[row]} cached",
+        known & (computed < prompt - saved),
+        lambda row: f"{computed[row]} tokens computed of a prompt of {prompt[row]}, {saved[row]} of it there before",
         table="events",
         column="computed_prompt_tokens",
     )
@@ -188,6 +189,24 @@ def attempts_possible(view: ExecutionView) -> Iterator[Finding]:
         lambda row: f"event {row} was submitted, in {attempts[row]} attempts",
         table="events",
         column="attempts",
+    )
+
+
+@rule("ST-EXE-020")
+def preempted_inside(view: ExecutionView) -> Iterator[Finding]:
+    """Time preempted lies between the first scheduling and the end, and there is none without a preemption."""
+    names = ("preempted_ns", "preemptions", "scheduled_ns", "finished_ns")
+    preempted, times, scheduled, finished = (view.ints("events", name) for name in names)
+    known = (preempted != NULL) & (scheduled != NULL) & (finished != NULL)
+    yield from found(
+        "ST-EXE-020",
+        (known & (preempted > finished - scheduled)) | ((preempted > 0) & (times == 0)),
+        lambda row: (
+            f"{preempted[row]} ns preempted in {times[row]} preemptions, "
+            f"of {finished[row] - scheduled[row]} ns from its first step to its end"
+        ),
+        table="events",
+        column="preempted_ns",
     )
 
 
@@ -299,6 +318,7 @@ EXECUTION_RULES: Final[tuple[Rule[ExecutionView], ...]] = (
     cached_within_prompt,
     computed_what_was_not_cached,
     attempts_possible,
+    preempted_inside,
     detail_declared,
     output_ids_held,
     steps_in_order,

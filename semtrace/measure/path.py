@@ -225,23 +225,28 @@ class Paths:
             (submitted < released, "operation {} was submitted before its release"),
             (cut < submitted, "operation {} ended before it was submitted"),
             (told & (scheduled < submitted), "operation {} was scheduled before it was submitted"),
+            (
+                told & (slots.preempted[at] > slots.finished[at] - scheduled),
+                "operation {} was preempted for longer than it took",
+            ),
         )
         for wrong, reason in problems:
             if wrong.any():
                 return UnknownPath(reason.format(int(operation[np.flatnonzero(wrong)[-1]])))
         served = cut - submitted
         queue = np.where(told, np.minimum(scheduled, cut) - submitted, 0)
-        whole = told & (slots.preemptions[at] == 0)
-        zero = np.zeros(len(at), dtype=np.int64)
+        away = np.where(slots.preemptions[at] == 0, 0, slots.preempted[at])
+        split = told & (away != NULL) & ((away == 0) | (cut == slots.finished[at]))
+        preempted = np.where(split, away, 0)
         spent = {
             "lag": ready - begin,
             "external_delay": released - ready,
             "submission": submitted - released,
             "queue": queue,
-            "resident": np.where(whole, served - queue, 0),
-            "preempted": zero,
+            "resident": np.where(split, served - queue - preempted, 0),
+            "preempted": preempted,
             "tool": np.where(fixed, served, 0),
-            "unsplit": np.where(fixed | whole, 0, served - queue),
+            "unsplit": np.where(fixed | split, 0, served - queue),
         }
         columns = np.stack([spent[name] for name in PARTS], axis=1)
         return CompletedPath(operation, begin, cut, trigger, columns)

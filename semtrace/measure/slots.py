@@ -190,6 +190,11 @@ class Slots:
         return self.seen("preemptions")
 
     @cached_property
+    def preempted(self) -> NDArray[np.int64]:
+        """By slot, time between its preemptions and the steps that resumed it, in ns; `NULL` where unknown."""
+        return self.seen("preempted_ns")
+
+    @cached_property
     def outcome(self) -> NDArray[np.int64]:
         """By slot, its terminal state; `NULL` where there is no event."""
         return self.seen("outcome")

@@ -80,6 +80,9 @@ EVENTS: Final = Table(
         Column(
             24, "request_id", Physical.STRING, "Its id in the server's log.", nullable=True, level=Level.NONE
         ),
+        _time(25, "preempted_ns", "Time between its preemptions and the steps that resumed it, in ns."),
+        _count(26, "loaded_tokens", "Prompt tokens whose KV was loaded from another tier."),
+        _count(27, "reused_tokens", "Prompt tokens whose KV was reused though it is not a prefix hit."),
     ),
 )
 
@@ -136,6 +139,21 @@ BLOCKS: Final = Table(
         _run(7, "blocks", Physical.U32, "How many blocks."),
         _run(8, "bytes", Physical.I64, "How many bytes."),
         _run(9, "reason", Physical.STRING, "Why, in the policy's words.", nullable=True),
+        _run(
+            10,
+            "first_block",
+            Physical.U32,
+            "Id of the first of the blocks in its tier; their ids are consecutive.",
+            nullable=True,
+        ),
+        _run(
+            11,
+            "position",
+            Physical.U32,
+            "Ordinal of the first of the blocks among those of the operation's tokens; consecutive too.",
+            nullable=True,
+        ),
+        ref(12, "transfer", "transfers", "The transfer that moves them.", nullable=True, level=Level.RUN),
     ),
 )
 
@@ -159,6 +177,7 @@ TRANSFERS: Final = Table(
             nullable=True,
             level=Level.RUN,
         ),
+        _run(8, "blocks", Physical.U32, "Blocks moved.", nullable=True),
     ),
 )
 

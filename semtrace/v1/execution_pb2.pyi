@@ -18,7 +18,7 @@ class Instance(_message.Message):
     def __init__(self, task: _Optional[int] = ..., instance: _Optional[int] = ..., arrival_ns: _Optional[int] = ..., outcome: _Optional[_Union[_enums_pb2.Outcome, str]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("instance", "operation", "ready_ns", "released_ns", "submitted_ns", "scheduled_ns", "first_token_ns", "finished_ns", "ready_evidence", "released_evidence", "submitted_evidence", "scheduled_evidence", "first_token_evidence", "finished_evidence", "outcome", "prompt_tokens", "cached_tokens", "computed_prompt_tokens", "output_tokens", "output_ids", "preemptions", "attempts", "server", "request_id")
+    __slots__ = ("instance", "operation", "ready_ns", "released_ns", "submitted_ns", "scheduled_ns", "first_token_ns", "finished_ns", "ready_evidence", "released_evidence", "submitted_evidence", "scheduled_evidence", "first_token_evidence", "finished_evidence", "outcome", "prompt_tokens", "cached_tokens", "computed_prompt_tokens", "output_tokens", "output_ids", "preemptions", "attempts", "server", "request_id", "preempted_ns", "loaded_tokens", "reused_tokens")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     READY_NS_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,9 @@ class Event(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTED_NS_FIELD_NUMBER: _ClassVar[int]
+    LOADED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REUSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     instance: int
     operation: int
     ready_ns: int
@@ -67,7 +70,10 @@ class Event(_message.Message):
     attempts: int
     server: int
     request_id: str
-    def __init__(self, instance: _Optional[int] = ..., operation: _Optional[int] = ..., ready_ns: _Optional[int] = ..., released_ns: _Optional[int] = ..., submitted_ns: _Optional[int] = ..., scheduled_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., finished_ns: _Optional[int] = ..., ready_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., released_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., submitted_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., scheduled_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., first_token_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., finished_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., outcome: _Optional[_Union[_enums_pb2.EventOutcome, str]] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., output_ids: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., server: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+    preempted_ns: int
+    loaded_tokens: int
+    reused_tokens: int
+    def __init__(self, instance: _Optional[int] = ..., operation: _Optional[int] = ..., ready_ns: _Optional[int] = ..., released_ns: _Optional[int] = ..., submitted_ns: _Optional[int] = ..., scheduled_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., finished_ns: _Optional[int] = ..., ready_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., released_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., submitted_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., scheduled_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., first_token_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., finished_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., outcome: _Optional[_Union[_enums_pb2.EventOutcome, str]] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., output_ids: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., server: _Optional[int] = ..., request_id: _Optional[str] = ..., preempted_ns: _Optional[int] = ..., loaded_tokens: _Optional[int] = ..., reused_tokens: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("server", "index", "start_ns", "end_ns", "tokens", "requests", "free_blocks")
@@ -104,7 +110,7 @@ class StepRun(_message.Message):
     def __init__(self, event: _Optional[int] = ..., first_step: _Optional[int] = ..., count: _Optional[int] = ..., start_position: _Optional[int] = ..., tokens_per_step: _Optional[int] = ..., phase: _Optional[_Union[_enums_pb2.Phase, str]] = ...) -> None: ...
 
 class BlockEvent(_message.Message):
-    __slots__ = ("time_ns", "sequence", "server", "tier", "action", "event", "blocks", "bytes", "reason")
+    __slots__ = ("time_ns", "sequence", "server", "tier", "action", "event", "blocks", "bytes", "reason", "first_block", "position", "transfer")
     TIME_NS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +120,9 @@ class BlockEvent(_message.Message):
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
     time_ns: int
     sequence: int
     server: int
@@ -123,10 +132,13 @@ class BlockEvent(_message.Message):
     blocks: int
     bytes: int
     reason: str
-    def __init__(self, time_ns: _Optional[int] = ..., sequence: _Optional[int] = ..., server: _Optional[int] = ..., tier: _Optional[_Union[_enums_pb2.Tier, str]] = ..., action: _Optional[_Union[_enums_pb2.BlockAction, str]] = ..., event: _Optional[int] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    first_block: int
+    position: int
+    transfer: int
+    def __init__(self, time_ns: _Optional[int] = ..., sequence: _Optional[int] = ..., server: _Optional[int] = ..., tier: _Optional[_Union[_enums_pb2.Tier, str]] = ..., action: _Optional[_Union[_enums_pb2.BlockAction, str]] = ..., event: _Optional[int] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ..., first_block: _Optional[int] = ..., position: _Optional[int] = ..., transfer: _Optional[int] = ...) -> None: ...
 
 class Transfer(_message.Message):
-    __slots__ = ("server", "link", "direction", "start_ns", "end_ns", "bytes", "event")
+    __slots__ = ("server", "link", "direction", "start_ns", "end_ns", "bytes", "event", "blocks")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     LINK_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +146,7 @@ class Transfer(_message.Message):
     END_NS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
     server: int
     link: str
     direction: _enums_pb2.Direction
@@ -141,7 +154,8 @@ class Transfer(_message.Message):
     end_ns: int
     bytes: int
     event: int
-    def __init__(self, server: _Optional[int] = ..., link: _Optional[str] = ..., direction: _Optional[_Union[_enums_pb2.Direction, str]] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., bytes: _Optional[int] = ..., event: _Optional[int] = ...) -> None: ...
+    blocks: int
+    def __init__(self, server: _Optional[int] = ..., link: _Optional[str] = ..., direction: _Optional[_Union[_enums_pb2.Direction, str]] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., bytes: _Optional[int] = ..., event: _Optional[int] = ..., blocks: _Optional[int] = ...) -> None: ...
 
 class Decision(_message.Message):
     __slots__ = ("time_ns", "sequence", "policy", "event", "inputs", "choice")

@@ -310,6 +310,18 @@ def _mutations(book: Book) -> None:
         put("events", 1, attempts=0),
         "native",
     )
+    of_run(
+        "preempted",
+        "an operation was preempted for longer than it took",
+        "ST-EXE-020",
+        put("events", 0, preemptions=1, preempted_ns=90),
+    )
+    of_run(
+        "not-preempted",
+        "an operation that was never preempted spent time preempted",
+        "ST-EXE-020",
+        put("events", 0, preempted_ns=1),
+    )
     of_detail("detail-not-declared", "a detail table with rows is not declared", "ST-EXE-008",
            lambda run: run.header.update(detail=["steps", "step_runs", "blocks", "transfers"]))  # fmt: skip
     of_detail("detail-unknown", "a detail is declared that there is not", "ST-EXE-009",
