@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import semtrace
-from semtrace.cli import artifacts, bundles, inspect, plans, results, runs, streams, tools
+from semtrace.cli import artifacts, bundles, calibrate, inspect, plans, results, runs, streams, tools
 
 app = typer.Typer(
     name="semtrace",
@@ -44,6 +44,7 @@ def _register() -> None:
     app.command("audit")(results.audit)
     app.command("measure")(results.measure)
     app.command("compare")(results.compare)
+    app.command("calibrate")(calibrate.calibrate)
     app.command("pack")(bundles.pack)
     app.command("unpack")(bundles.unpack)
     app.command("seal")(streams.seal)

@@ -215,8 +215,8 @@ def fit_table(geometry: Ints, duration_ns: Ints, points: int) -> TableCost:
     extra = beyond @ linear[1:]
     weight = shares / (duration * duration)
     pull = np.bincount(nodes.reshape(-1), weights=weight.reshape(-1), minlength=len(times))
-    prior = float(np.median(1 / (duration * duration)))
-    start = times.copy()
+    start = np.maximum(times, 1)
+    prior = 1 / (start * start)
     for _ in range(ROUNDS):
         rest = duration - (times[nodes] * shares).sum(axis=0) - extra
         moved = np.bincount(nodes.reshape(-1), weights=(weight * rest).reshape(-1), minlength=len(times))
