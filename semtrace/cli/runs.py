@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from semtrace.records.execution import Execution
+    from semtrace.records.trace import Trace
     from semtrace.replay.scenario import Scenario
 
 
@@ -48,9 +49,23 @@ def replay(
     copies: Annotated[
         int | None, typer.Option("--copies", min=1, max=LARGEST, help="Instances of every task.")
     ] = None,
-    backend: Annotated[str | None, typer.Option("--backend", help="What runs the operations: ideal.")] = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="What runs the operations: ideal, or engine.")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine", metavar="ENGINE", help="A ready engine (semtrace engines), or the file of one."
+        ),
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the backend.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of the backend: c0_ns=5, scheduler.max_num_seqs=64."
+        ),
+    ] = None,
+    detail: Annotated[
+        list[str] | None, typer.Option("--detail", metavar="TABLE", help="Keep a detail table too: steps.")
     ] = None,
     name: Annotated[str, typer.Option("--name", help="Name of the execution in its bundle.")] = "replay",
     analysis: Annotated[
@@ -76,10 +91,12 @@ def replay(
         output, overwrite=force, inputs=[path for path in (trace, plan, scenario) if path is not None]
     )
     bundle = open_trace(trace)
-    chosen = _scenario(scenario, arrivals, copies, backend, settings or [])
+    chosen = _scenario(scenario, arrivals, copies, backend, engine, settings or [], bundle.trace)
     made = Plan.read(plan) if plan is not None else dag(show(work_digest(bundle.trace)))
     with progress("replaying", quiet=json_output) as update:
-        execution = run(bundle.trace, made, chosen, analysis=analysis, progress=update)
+        execution = run(
+            bundle.trace, made, chosen, analysis=analysis, detail=_detail(detail or []), progress=update
+        )
     write_bundle(output, executions={name: execution}, overwrite=force)
     value: dict[str, Any] = {
         "output": str(output),
@@ -117,7 +134,10 @@ def _text(value: dict[str, Any]) -> "list[RenderableType]":
     from rich.markup import escape
 
     backend = value["backend"]
-    settings = ", ".join(f"{key}={setting}" for key, setting in backend.get("settings", {}).items())
+    settings = backend.get("settings", {})
+    settings = settings.get("name") or ", ".join(
+        f"{key}={setting}" for key, setting in settings.items() if not isinstance(setting, dict)
+    )
     lines: list[RenderableType] = [
         escape(
             f"replayed {value['instances']} instances, {value['events']} operations under plan {value['plan']}, "
@@ -132,8 +152,28 @@ def _text(value: dict[str, Any]) -> "list[RenderableType]":
     return lines
 
 
+def _detail(asked: list[str]) -> list[str]:
+    """The detail tables asked for; steps come with their runs."""
+    from semtrace.replay.run import DETAIL
+
+    unknown = sorted(set(asked) - set(DETAIL))
+    if unknown:
+        raise UsageError(
+            f"--detail {unknown[0][:60]}: no such table",
+            code="replay.detail",
+            hint=f"there are: {', '.join(DETAIL)}",
+        )
+    return asked
+
+
 def _scenario(
-    path: Path | None, arrivals: str | None, copies: int | None, backend: str | None, settings: list[str]
+    path: Path | None,
+    arrivals: str | None,
+    copies: int | None,
+    backend: str | None,
+    engine: str | None,
+    settings: list[str],
+    trace: "Trace",
 ) -> "Scenario":
     from semtrace.replay.scenario import Scenario
 
@@ -143,22 +183,48 @@ def _scenario(
     if copies is not None:
         values["copies"] = copies
     chosen = dict(values.get("backend", {}))
+    if backend is None and engine is not None:
+        backend = "engine"
     if backend is not None and backend != chosen.get("name"):
         chosen = {"name": backend}
+    changes: dict[str, int | float | bool | str] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key:
             raise UsageError(f"--set {setting}: must be KEY=VALUE", code="replay.set")
-        chosen.setdefault("settings", {})[key] = _setting(text, setting)
+        changes[key] = _setting(text, setting)
+    if chosen.get("name") == "engine":
+        chosen["settings"] = _engine(chosen.get("settings"), engine, changes, trace)
+    elif engine is not None:
+        raise UsageError(
+            f"--engine does not go with backend {chosen.get('name', 'ideal')}", code="replay.engine"
+        )
+    elif changes:
+        chosen["settings"] = {**chosen.get("settings", {}), **changes}
     if chosen:
         values["backend"] = chosen
     return Scenario.parse(values, path=str(path) if path is not None else "options")
 
 
-def _setting(text: str, setting: str) -> int | str:
-    """A setting's value: a whole number where it begins as one, else the text."""
+def _engine(
+    given: dict[str, Any] | None, name: str | None, changes: dict[str, Any], trace: "Trace"
+) -> dict[str, Any]:
+    """The engine document: the scenario's own, unless another is named, with what is changed of it."""
+    from semtrace.engine.document import change_engine, parse_engine, read_engine
+
+    if given and name is None:
+        return parse_engine(change_engine(given, changes), path="backend.settings", trace=trace).as_json()
+    return read_engine(name, changes, trace=trace).as_json()
+
+
+def _setting(text: str, setting: str) -> int | float | bool | str:
+    """A setting's value: a whole number where it is one, true, false, a decimal number, else the text."""
     if re.fullmatch(r"-?\d+", text):  # \d has digits of all scripts, of which `whole` refuses most
         return whole(text, f"--set {setting[:60]}", least=-LARGEST)
+    if text in ("true", "false"):
+        return text == "true"
+    if re.fullmatch(r"-?[0-9]{1,15}\.[0-9]{1,15}", text):
+        return float(text)
     return text
 
 

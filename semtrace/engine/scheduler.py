@@ -232,8 +232,10 @@ class Scheduler:
     def _schedule_waiting(self, step: Step, threshold: int, budget: int) -> None:
         """Admit those who wait, in order, as long as there is budget, room and memory.
 
-        The first who cannot be admitted ends it: nobody overtakes.
+        The first who cannot be admitted ends it: nobody overtakes. A static batch takes none until all of it have ended.
         """
+        if self.settings.static and self.running:
+            return
         passed_over = []
         while budget > 0 and self.waiting and len(self.running) < self.settings.max_num_seqs:
             request = self.waiting[0]
@@ -241,7 +243,7 @@ class Scheduler:
                 # Two in flight: it was preempted meanwhile, and must not go on without the token that may still come.
                 passed_over.append(self.waiting.popleft())
                 continue
-            hits = self._find(request)
+            hits = self.find(request)
             computed = len(hits) * self.block_size
             tokens = _capped(request.tokens - computed, threshold)
             if tokens > budget and not self.settings.chunked_prefill:
@@ -272,7 +274,7 @@ class Scheduler:
         new = _ceil(tokens, self.block_size) - len(request.blocks) - len(hits)
         return max(new, 0) + self.pool.idle(hits)
 
-    def _find(self, request: Request) -> tuple[int, ...]:
+    def find(self, request: Request) -> tuple[int, ...]:
         """The longest run of its leading full blocks that the pool has.
 
         At least one token is left to compute, since a step must compute a token to yield one.

@@ -15,6 +15,7 @@ class SchedulerSettings:
 
     Attributes:
         order: order of the waiting queue: first come, first served, or (priority, arrival).
+        static: admit requests only while none runs: a batch ends before the next one begins.
         max_num_seqs: most requests running at once.
         max_num_batched_tokens: most tokens in one step.
         max_model_len: most tokens of a request, prompt and output.
@@ -28,6 +29,7 @@ class SchedulerSettings:
     """
 
     order: Order = "fcfs"
+    static: bool = False
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     max_model_len: int = 1 << 40

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
     from semtrace.check.finding import Finding
+    from semtrace.graph.resolve import Constraints
+    from semtrace.records.enums import EventOutcome
     from semtrace.records.execution import Backend as BackendFacts
     from semtrace.records.trace import Trace
+    from semtrace.replay.arrivals import Instances
+    from semtrace.replay.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a backend is made for.
+
+    Attributes:
+        trace: the trace.
+        scenario: the scenario, settled.
+        copies: its instances.
+        detail: the detail tables to keep.
+    """
+
+    trace: Trace
+    scenario: Scenario
+    copies: Instances
+    detail: frozenset[str] = frozenset()
 
 
 class Request(NamedTuple):
@@ -33,18 +59,37 @@ class Report(NamedTuple):
         event: the request's event.
         first_token: whether its first token is there (and it goes on).
         columns: at its end, columns of the events table that the backend knows (`scheduled_ns`, `server` …).
+        outcome: how it ended, if not as in the recorded run.
     """
 
     event: int
     first_token: bool
     columns: Mapping[str, int | None] | None = None
+    outcome: EventOutcome | None = None
 
 
-class Backend(Protocol):
-    """Runs model operations; knows nothing of dependencies.
+@dataclass(frozen=True)
+class Ran:
+    """What happened in a run.
 
-    On a virtual clock the controller asks when something happens next, goes there, and takes the reports.
+    Attributes:
+        instance, operation: of each event.
+        arrival_ns: of each instance.
+        columns: columns of the events table, times and counts, `NULL` where unknown.
+        outcome: of each event.
+        detail: the detail tables that were kept.
     """
+
+    instance: Sequence[int] | NDArray[np.int64]
+    operation: Sequence[int] | NDArray[np.int64]
+    arrival_ns: Sequence[int] | NDArray[np.int64]
+    columns: Mapping[str, Sequence[int] | NDArray[np.int64]]
+    outcome: Sequence[int] | NDArray[np.int64]
+    detail: Mapping[str, pa.Table] = field(default_factory=dict)
+
+
+class Runner(Protocol):
+    """What every way to run model operations says of itself before the run."""
 
     @property
     def modes(self) -> frozenset[str]:
@@ -58,6 +103,22 @@ class Backend(Protocol):
     def refuse(self, trace: Trace, operations: Iterable[int]) -> Iterable[Finding]:
         """What keeps these operations from being run, before the run."""
         ...
+
+
+@runtime_checkable
+class Simulation(Runner, Protocol):
+    """Runs whole instances, dependencies included, with the result that the controller and a backend would have."""
+
+    def simulate(self, constraints: Constraints, progress: Callable[[int, int], None] | None) -> Ran:
+        """Run all instances to their end, or until nothing can happen any more."""
+        ...
+
+
+class Backend(Runner, Protocol):
+    """Runs model operations; knows nothing of dependencies.
+
+    On a virtual clock the controller asks when something happens next, goes there, and takes the reports.
+    """
 
     def submit(self, now_ns: int, requests: Sequence[Request]) -> None:
         """Take requests, in order of (instance, operation).
@@ -76,4 +137,8 @@ class Backend(Protocol):
 
     def reports(self, now_ns: int) -> list[Report]:
         """What has happened up to this instant and was not reported yet."""
+        ...
+
+    def detail(self) -> Mapping[str, pa.Table]:
+        """After the run, the detail tables that it kept, by name; those without rows too."""
         ...

@@ -17,7 +17,7 @@ import numpy as np
 
 from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome, OperationKind, OperationStatus, Trigger
-from semtrace.replay.backend import Request
+from semtrace.replay.backend import Ran, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,7 @@ _END, _ARRIVAL, _RELEASE = 0, 1, 2
 TIMES: Final = ("ready_ns", "released_ns", "submitted_ns", "scheduled_ns", "first_token_ns", "finished_ns")
 COUNTS: Final = (
     "prompt_tokens", "cached_tokens", "computed_prompt_tokens", "output_tokens", "preemptions", "attempts", "server",
+    "preempted_ns", "loaded_tokens", "reused_tokens",
 )  # fmt: skip
 
 
@@ -156,6 +157,12 @@ class Controller:
             self._settle(now)
             self._backend.start(now)
 
+    def ran(self) -> Ran:
+        """What happened, after `run`."""
+        return Ran(
+            self.instance, self.operation, self.arrival_ns, self.columns, self.outcome, self._backend.detail()
+        )
+
     def _settle(self, now: int) -> None:
         """Ends, arrivals and releases of this instant, until there are no more (ST-REL-016)."""
         timers = self._timers
@@ -171,7 +178,7 @@ class Controller:
                 else:
                     for name, value in (report.columns or {}).items():
                         self.columns[name][report.event] = NULL if value is None else value
-                    self._end(report.event, now)
+                    self._end(report.event, now, report.outcome)
             released: list[int] = []
             while timers and timers[0][0] <= now:
                 _, what, which = heapq.heappop(timers)
@@ -220,10 +227,10 @@ class Controller:
             self._token_came.add(event)
             self._fire(event, Trigger.FIRST_TOKEN, now)
 
-    def _end(self, event: int, now: int) -> None:
+    def _end(self, event: int, now: int, outcome: EventOutcome | None = None) -> None:
         operation, instance = self.operation[event], self.instance[event]
         self.columns["finished_ns"][event] = now
-        self.outcome[event] = self._recorded_outcome[operation]
+        self.outcome[event] = self._recorded_outcome[operation] if outcome is None else outcome
         self._first_token(event, now)  # a trigger that has not come comes with the end (ST-REL-004)
         self._token_came.discard(event)
         self._fire(event, Trigger.FINISH, now)

@@ -22,6 +22,8 @@ from semtrace.replay.backend import Report
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
     from semtrace.check.finding import Finding
     from semtrace.records.trace import Trace
     from semtrace.replay.backend import Request
@@ -95,3 +97,7 @@ class IdealBackend:
         while self._pending and self._pending[0][0] <= now_ns:
             found.append(heapq.heappop(self._pending)[3])
         return found
+
+    def detail(self) -> dict[str, pa.Table]:
+        """It has no steps and no blocks."""
+        return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,23 +18,40 @@ from semtrace.records.enums import EventOutcome, Evidence, OperationKind, Outcom
 from semtrace.records.execution import Execution, ExecutionHeader
 from semtrace.records.execution_tables import EVENTS, INSTANCES
 from semtrace.replay.arrivals import instances, settle
+from semtrace.replay.backend import Setup, Simulation
 from semtrace.replay.controller import TIMES, Controller, VirtualClock, runs_on_backend
 from semtrace.replay.ideal import IdealBackend
 from semtrace.replay.scenario import Drawn
 from semtrace.store.digests import show, work_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from semtrace.graph.plan import Plan
     from semtrace.records.trace import Trace
     from semtrace.replay.arrivals import Instances
-    from semtrace.replay.backend import Backend
+    from semtrace.replay.backend import Backend, Ran
     from semtrace.replay.scenario import Scenario
 
 
-BACKENDS: Mapping[str, Callable[[Trace, Mapping[str, object]], Backend]] = {"ideal": IdealBackend}
-"""The backends by name: each makes one for a trace from settings."""
+DETAIL: Final = ("steps", "step_runs", "blocks", "transfers", "decisions")
+"""The detail tables."""
+
+
+def _ideal(setup: Setup) -> IdealBackend:
+    return IdealBackend(setup.trace, setup.scenario.backend.settings)
+
+
+def _engine(setup: Setup) -> Backend | Simulation:
+    from semtrace.engine.run import engine
+
+    return engine(setup)
+
+
+BACKENDS: Final[dict[str, Callable[[Setup], Backend | Simulation]]] = {"ideal": _ideal, "engine": _engine}
+"""The backends by name: each makes one for a run."""
 MOST_EVENTS = 50_000_000
 """Events that a replay may have: all of them are held in memory until it ends (ST-SCN-016)."""
 
@@ -68,6 +85,7 @@ def replay(
     scenario: Scenario,
     *,
     analysis: bool = False,
+    detail: Iterable[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Execution:
     """Replay a trace under a plan in a scenario, on a virtual clock.
@@ -77,6 +95,7 @@ def replay(
         plan: the plan.
         scenario: the scenario.
         analysis: allow a plan that drops recorded edges (`work-only`); the execution says so and no audit passes it.
+        detail: the detail tables to keep, of `DETAIL`; a backend keeps those that it has.
         progress: called with (operations done, operations in all) now and then.
 
     Returns:
@@ -96,15 +115,6 @@ def replay(
             requirement="ST-SCN-012",
             hint=f"there are: {', '.join(BACKENDS)}",
         )
-    backend = BACKENDS[scenario.backend.name](trace, scenario.backend.settings)
-    if scenario.mode not in backend.modes:
-        raise UnsupportedError(
-            f"backend {scenario.backend.name} cannot hold mode {scenario.mode}",
-            code="replay.mode",
-            path="scenario.mode",
-            requirement="ST-SCN-010",
-            hint=f"it can: {', '.join(sorted(backend.modes))}",
-        )
     refuse("this trace cannot be replayed", list(replay_findings(trace)), code="replay.unknown")
     events = trace.operations.rows * scenario.copies
     if events > MOST_EVENTS:
@@ -123,27 +133,44 @@ def replay(
     refuse("the plan is not legal", against, code="plan.illegal")
     scenario = settle(trace, scenario)
     copies = instances(trace, scenario)
+    backend = BACKENDS[scenario.backend.name](Setup(trace, scenario, copies, frozenset(detail)))
+    if scenario.mode not in backend.modes:
+        raise UnsupportedError(
+            f"backend {scenario.backend.name} cannot hold mode {scenario.mode}",
+            code="replay.mode",
+            path="scenario.mode",
+            requirement="ST-SCN-010",
+            hint=f"it can: {', '.join(sorted(backend.modes))}",
+        )
     operations = np.flatnonzero(runs_on_backend(trace)).tolist()
     refuse(
         "the backend cannot run this trace", list(backend.refuse(trace, operations)), code="replay.refused"
     )
-    controller = Controller(trace, resolve(trace, plan), copies, backend, VirtualClock(), progress)
-    controller.run()
+    constraints = resolve(trace, plan)
+    if isinstance(backend, Simulation):
+        ran = backend.simulate(constraints, progress)
+    else:
+        controller = Controller(trace, constraints, copies, backend, VirtualClock(), progress)
+        controller.run()
+        ran = controller.ran()
     drawn_from = scenario.arrivals.drawn_from if isinstance(scenario.arrivals, Drawn) else None
+    facts = backend.facts()
+    chosen = scenario.backend.model_copy(update={"settings": facts.settings})
     header = ExecutionHeader(
         work_digest=show(work_digest(trace)),
         plan_digest=plan.content_digest(),
         plan=plan.as_json(),
-        scenario=scenario.as_json(),
+        scenario=scenario.model_copy(update={"backend": chosen}).as_json(),
         mode=scenario.mode,
         clock="virtual",
         tolerance_ns=0,
         measured_at="simulator",
-        backend=backend.facts(),
+        backend=facts,
+        detail=[name for name in DETAIL if name in ran.detail],
         seeds={"arrivals": drawn_from.seed} if drawn_from else {},
         environment={"semtrace": semtrace.__version__, "python": platform.python_version()},
     )
-    return _execution(header, controller, copies)
+    return _execution(header, ran, copies)
 
 
 def refuse(message: str, findings: list[Finding], *, code: str) -> None:
@@ -164,7 +191,7 @@ def refuse(message: str, findings: list[Finding], *, code: str) -> None:
         )
 
 
-def _integers(values: list[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _integers(values: Sequence[int] | NDArray[np.int64]) -> np.ndarray[Any, np.dtype[np.int64]]:
     try:
         return np.array(values, dtype=np.int64)
     except OverflowError:
@@ -176,36 +203,36 @@ def _integers(values: list[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
         ) from None
 
 
-def _nullable(values: list[int], kind: pa.DataType) -> pa.Array:
+def _nullable(values: Sequence[int] | NDArray[np.int64], kind: pa.DataType) -> pa.Array:
     array = _integers(values)
     return pa.array(np.maximum(array, 0), mask=array == NULL).cast(kind)
 
 
-def _execution(header: ExecutionHeader, controller: Controller, copies: Instances) -> Execution:
-    ended = np.ones(len(copies.task), dtype=np.bool_)
-    for instance, outcome in zip(controller.instance, controller.outcome, strict=True):
-        ended[instance] &= outcome != EventOutcome.UNFINISHED
+def _execution(header: ExecutionHeader, ran: Ran, copies: Instances) -> Execution:
+    outcome = _integers(ran.outcome)
+    instance = _integers(ran.instance)
+    unfinished = np.bincount(instance[outcome == EventOutcome.UNFINISHED], minlength=len(copies.task))
     rows = pa.Table.from_arrays(
         [
             pa.array(copies.task).cast(pa.uint32()),
             pa.array(copies.copy).cast(pa.uint32()),
-            _nullable(controller.arrival_ns, pa.int64()),
-            pa.array(np.where(ended, Outcome.SUCCESS, Outcome.UNKNOWN)).cast(pa.uint8()),
+            _nullable(ran.arrival_ns, pa.int64()),
+            pa.array(np.where(unfinished == 0, Outcome.SUCCESS, Outcome.UNKNOWN)).cast(pa.uint8()),
         ],
         schema=INSTANCES.arrow,
     )
-    count = len(controller.outcome)
     arrays: dict[str, pa.Array] = {
-        name: pa.nulls(count, kind) for name, kind in zip(EVENTS.arrow.names, EVENTS.arrow.types, strict=True)
+        name: pa.nulls(len(outcome), kind)
+        for name, kind in zip(EVENTS.arrow.names, EVENTS.arrow.types, strict=True)
     }
-    arrays["instance"] = pa.array(controller.instance, pa.uint32())
-    arrays["operation"] = pa.array(controller.operation, pa.uint32())
-    arrays["outcome"] = pa.array(controller.outcome, pa.uint8())
-    for name, values in controller.columns.items():
+    arrays["instance"] = pa.array(instance).cast(pa.uint32())
+    arrays["operation"] = pa.array(_integers(ran.operation)).cast(pa.uint32())
+    arrays["outcome"] = pa.array(outcome).cast(pa.uint8())
+    for name, values in ran.columns.items():
         arrays[name] = _nullable(values, arrays[name].type)
     for name in TIMES:
         known = arrays[name].is_valid()
         evidence = np.where(known, Evidence.OBSERVED, Evidence.MISSING)
         arrays[name.replace("_ns", "_evidence")] = pa.array(evidence).cast(pa.uint8())
     events = pa.Table.from_arrays(list(arrays.values()), schema=EVENTS.arrow)
-    return Execution.from_arrow(header, {"instances": rows, "events": events})
+    return Execution.from_arrow(header, {"instances": rows, "events": events, **ran.detail})

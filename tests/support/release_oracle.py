@@ -106,6 +106,9 @@ class InstanceByHand:
             "attempts": None,
             "server": None,
             "request_id": None,
+            "preempted_ns": None,
+            "loaded_tokens": None,
+            "reused_tokens": None,
         }
         if on_backend:
             token = release + self._settings["c0_ns"] + self._settings["c_pre_ns"] * prompt

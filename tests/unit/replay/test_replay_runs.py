@@ -10,9 +10,9 @@ from semtrace.errors import FormatError, ReplayError, SemtraceError, Unsupported
 from semtrace.graph.plan import Plan, dag, work_only
 from semtrace.records.columns import NULL
 from semtrace.records.enums import Evidence, Outcome
-from semtrace.records.execution_tables import EVENTS
 from semtrace.replay import run
 from semtrace.replay.arrivals import instances, settle
+from semtrace.replay.controller import TIMES
 from semtrace.replay.ideal import IdealBackend
 from semtrace.replay.run import replay, replay_findings
 from semtrace.replay.scenario import Scenario
@@ -149,6 +149,11 @@ def test_a_mode_that_the_backend_cannot_hold():
     assert error.requirement == "ST-SCN-010"
 
 
+def made_of(kind: type[IdealBackend]) -> Any:
+    """What makes a backend of this kind for a run."""
+    return lambda setup: kind(setup.trace, setup.scenario.backend.settings)
+
+
 def test_what_a_backend_refuses(monkeypatch: pytest.MonkeyPatch):
     from semtrace.check.finding import Finding
 
@@ -157,7 +162,7 @@ def test_what_a_backend_refuses(monkeypatch: pytest.MonkeyPatch):
             del trace
             return [Finding("ST-REL-010", f"too large: {list(operations)}")]
 
-    monkeypatch.setitem(run.BACKENDS, "ideal", Small)
+    monkeypatch.setitem(run.BACKENDS, "ideal", made_of(Small))
     error = refused(graph(PAIR))
     assert (error.code, "too large: [0]" in error.message) == ("replay.refused", True)
 
@@ -220,10 +225,9 @@ def test_columns_of_events():
     ]
     for row, columns in zip(rows, known * 2, strict=True):
         assert {name for name, value in row.items() if value is not None} == columns
-        for name in EVENTS.by_name:
-            if name.endswith("_ns"):
-                evidence = Evidence.MISSING if row[name] is None else Evidence.OBSERVED
-                assert row[name.replace("_ns", "_evidence")] == evidence
+        for name in TIMES:
+            evidence = Evidence.MISSING if row[name] is None else Evidence.OBSERVED
+            assert row[name.replace("_ns", "_evidence")] == evidence
     assert (rows[0]["preemptions"], rows[0]["attempts"], rows[0]["server"]) == (0, 1, 0)
     assert rows[0]["scheduled_ns"] == rows[0]["submitted_ns"]
 
@@ -241,7 +245,7 @@ def test_operations_that_a_backend_never_ends_are_unfinished(monkeypatch: pytest
         def submit(self, now_ns: int, requests: Any) -> None:
             super().submit(now_ns, [each for each in requests if each.operation != 0])
 
-    monkeypatch.setitem(run.BACKENDS, "ideal", Forgetful)
+    monkeypatch.setitem(run.BACKENDS, "ideal", made_of(Forgetful))
     made = graph(
         {
             **PAIR,
@@ -415,7 +419,7 @@ def test_equal_requests_of_one_instant_come_in_order(monkeypatch: pytest.MonkeyP
             seen.extend((now_ns, each.instance, each.operation) for each in requests)
             super().submit(now_ns, requests)
 
-    monkeypatch.setitem(run.BACKENDS, "ideal", Watching)
+    monkeypatch.setitem(run.BACKENDS, "ideal", made_of(Watching))
     ask = {"kind": "llm", "prompt": 0, "output": 1}
     made = graph(
         {

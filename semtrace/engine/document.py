@@ -1,0 +1,272 @@
+"""The engine document: what is simulated, as a person writes it (spec, engine.md)."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from semtrace.engine.catalog import SUFFIXES, Device, ModelShape, find_device, find_model
+from semtrace.engine.cost import CostDocument, Limits, compile_cost, read_cost
+from semtrace.engine.settings import EngineSettings, SchedulerSettings
+from semtrace.errors import DocumentError, UsageError
+from semtrace.records.document import Document, read_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from semtrace.engine.cost import Cost
+    from semtrace.records.trace import Trace
+
+DEFAULT: Final = "qwen3-8b-a100"
+"""The ready document that is used where none is named."""
+SIZES: Final = ("blocks", "kv_tokens", "kv_bytes")
+"""The members of which one says how large the KV cache is."""
+
+
+class SchedulerDocument(Document):
+    """A server's scheduler; settings named as vLLM names them (ST-ENG-002).
+
+    Attributes:
+        order: order of those who wait: first come, first served; the program that was served least first (`plas`); or
+            the operation with the longest path of work after it first (`critical_path`). The last two are vLLM's priority
+            scheduling with priorities that the program gives.
+        batching: whether requests join at every step, or only when all of a batch have ended (`static`).
+        max_num_seqs: most requests running at once.
+        max_num_batched_tokens: most tokens in a step.
+        max_model_len: most tokens of a request, prompt and output; no limit but the blocks if left out.
+        chunked_prefill: whether a prompt may be computed in several steps.
+        prefix_caching: whether full blocks are found again by their content.
+        long_prefill_token_threshold: most tokens of one request in a step; 0 for no such limit.
+        threshold_rule: `0.32`: a request that is alone is not limited; `0.30`: it is, as in vLLM 0.29 and 0.30.
+        watermark: part of the blocks that an admission must leave free while something runs.
+        reserve_full_isl: admit a request only if its whole input fits.
+        async_scheduling: schedule a step while the one before it computes.
+    """
+
+    order: Literal["fcfs", "plas", "critical_path"] = "fcfs"
+    batching: Literal["continuous", "static"] = "continuous"
+    max_num_seqs: int = Field(default=256, ge=1, lt=1 << 24)
+    max_num_batched_tokens: int = Field(default=8192, ge=1, lt=1 << 31)
+    max_model_len: int | None = Field(default=None, ge=1, lt=1 << 31)
+    chunked_prefill: bool = True
+    prefix_caching: bool = True
+    long_prefill_token_threshold: int = Field(default=0, ge=0, lt=1 << 31)
+    threshold_rule: Literal["0.30", "0.32"] = "0.32"
+    watermark: float = Field(default=0.0, ge=0, lt=1)
+    reserve_full_isl: bool = True
+    async_scheduling: bool = False
+
+
+class EngineDocument(Document):
+    """A simulated serving engine: alike servers, each a model on a device (ST-ENG-001).
+
+    Exactly one of `blocks`, `kv_tokens` and `kv_bytes` says how large the KV cache of a server is.
+
+    Attributes:
+        name: its name.
+        model: the model, by name, path or written out; needed for `kv_bytes` and for a roofline.
+        device: the device, likewise; needed for a roofline.
+        blocks: device blocks of a server, the null block included, as vLLM counts them.
+        kv_tokens: tokens that the KV cache of a server holds.
+        kv_bytes: bytes of the KV cache of a server.
+        block_size: tokens in a block.
+        scheduler: each server's scheduler.
+        cost: what a step takes: a path, or the cost document.
+        servers: how many servers.
+        routing: how a released operation finds its server.
+        oversized: what happens to an operation that no server can hold: an error before the run, or the outcome `refused`.
+        source: where the figures are from.
+        notes: remarks.
+    """
+
+    format: Literal["semtrace-engine"] = "semtrace-engine"
+    name: str | None = None
+    model: str | ModelShape | None = None
+    device: str | Device | None = None
+    blocks: int | None = Field(default=None, ge=2, lt=1 << 31)
+    kv_tokens: int | None = Field(default=None, ge=1, lt=1 << 40)
+    kv_bytes: int | None = Field(default=None, ge=1, lt=1 << 53)
+    block_size: int = Field(default=16, ge=1, le=1 << 16)
+    scheduler: SchedulerDocument = Field(default_factory=SchedulerDocument)
+    cost: CostDocument
+    servers: int = Field(default=1, ge=1, le=1 << 16)
+    routing: Literal["round_robin", "least_loaded", "prefix_aware", "session_sticky"] = "round_robin"
+    oversized: Literal["error", "outcome"] = "error"
+    source: str | None = None
+    notes: str | None = None
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        given = [name for name in SIZES if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"exactly one of blocks, kv_tokens and kv_bytes is needed, not {' and '.join(given) or 'none'} (ST-ENG-003)"
+            )
+        if self.kv_bytes is not None and self.model is None:
+            raise ValueError("kv_bytes needs a model, which says how many bytes a token takes (ST-ENG-003)")
+        return self
+
+
+def ready_documents() -> dict[str, Path]:
+    """The engine documents that come with the package, by name."""
+    files = Path(__file__).with_name("catalog").joinpath("engines").glob("*.yaml")
+    return {path.stem: path for path in sorted(files)}
+
+
+def read_engine(
+    given: str | None,
+    changes: Mapping[str, object],
+    *,
+    trace: Trace | None = None,
+) -> EngineDocument:
+    """The engine that a user names, with what she changes of it.
+
+    Args:
+        given: the name of a ready document, the path of a file, or None for `DEFAULT`.
+        changes: values by dotted key (`scheduler.max_num_seqs`).
+        trace: a trace whose own models are known too.
+
+    Raises:
+        DocumentError: there is no such document, or it is wrong, with every member that is.
+        UsageError: there is no such file, or a changed key leads nowhere.
+    """
+    name = DEFAULT if given is None else given
+    folder = None
+    if name.endswith(SUFFIXES):
+        path = Path(name)
+        folder = path.parent
+    else:
+        ready = ready_documents()
+        if name not in ready:
+            near = difflib.get_close_matches(name.casefold(), ready, n=1, cutoff=0.4)
+            raise DocumentError(
+                f"no engine {name[:60]!r}" + (f", did you mean {near[0]!r}?" if near else ""),
+                code="engine.unknown",
+                path="engine",
+                requirement="ST-ENG-001",
+                hint=f"ready ones: {', '.join(ready)}; others by the path of a .yaml file",
+            )
+        path = ready[name]
+    values = read_values(path)
+    if not isinstance(values, dict):
+        raise DocumentError(
+            "is no mapping", code="document.invalid", path=str(path), requirement="ST-ENG-001"
+        )
+    return parse_engine(change_engine(values, changes), path=name, folder=folder, trace=trace)
+
+
+def parse_engine(
+    values: Mapping[str, Any], *, path: str, folder: Path | None = None, trace: Trace | None = None
+) -> EngineDocument:
+    """The engine document that these values are, with its model, device and cost in it.
+
+    Args:
+        values: the values.
+        path: what to call the document in errors.
+        folder: what relative paths in it are relative to.
+        trace: a trace whose own models are known too.
+
+    Raises:
+        DocumentError: it is no engine document, naming every member that is wrong (ST-ENG-001).
+        UsageError: there is no such file.
+    """
+    whole = dict(values)
+    if isinstance(whole.get("model"), str):
+        whole["model"] = find_model(whole["model"], folder=folder, trace=trace).as_json()
+    if isinstance(whole.get("device"), str):
+        whole["device"] = find_device(whole["device"], folder=folder).as_json()
+    if isinstance(whole.get("cost"), str):
+        whole["cost"] = read_cost(whole["cost"], folder=folder).as_json()
+    elif isinstance(whole.get("cost"), dict):
+        read_cost(whole["cost"])
+    try:
+        return EngineDocument.parse(whole, path=path)
+    except DocumentError as error:
+        error.requirement = error.requirement or "ST-ENG-001"
+        raise
+
+
+def change_engine(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
+    """The values of an engine document with some of them changed.
+
+    Args:
+        values: the values.
+        changes: new values by dotted key (`scheduler.max_num_seqs`). One of the three sizes of the KV cache replaces another.
+
+    Raises:
+        UsageError: a dotted key leads through something that has no members.
+    """
+    made = dict(values)
+    for key, value in changes.items():
+        *outer, last = key.split(".")
+        place = made
+        for part in outer:
+            inner = place.get(part, {})
+            if not isinstance(inner, dict):
+                raise UsageError(
+                    f"--set {key}: {part} is {str(inner)[:40]!r}, which has no members here",
+                    code="engine.set",
+                    hint=f"give {part} written out in a file, or another {part} by name",
+                )
+            place[part] = place = dict(inner)
+        if not outer and last in SIZES:
+            for size in SIZES:
+                place.pop(size, None)
+        place[last] = value
+    return made
+
+
+def settings_of(document: EngineDocument) -> EngineSettings:
+    """The numbers of an engine document.
+
+    Raises:
+        DocumentError: the KV cache has fewer than two blocks (ST-ENG-003).
+    """
+    scheduler = document.scheduler
+    blocks = document.blocks
+    if blocks is None:
+        tokens = document.kv_tokens or 0
+        if document.kv_bytes is not None and isinstance(document.model, ModelShape):
+            tokens = document.kv_bytes // document.model.kv_bytes_per_token
+        blocks = tokens // document.block_size + 1  # the null block holds nothing
+    if not 2 <= blocks < 1 << 31:
+        raise DocumentError(
+            f"the KV cache has {blocks - 1:,} blocks, must have 1 to 2^31 - 2",
+            code="engine.blocks",
+            path="kv_bytes" if document.kv_bytes is not None else "kv_tokens",
+            requirement="ST-ENG-003",
+        )
+    return EngineSettings(
+        scheduler=SchedulerSettings(
+            order="fcfs" if scheduler.order == "fcfs" else "priority",
+            static=scheduler.batching == "static",
+            max_num_seqs=scheduler.max_num_seqs,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            max_model_len=scheduler.max_model_len or (blocks - 1) * document.block_size + 1,
+            chunked_prefill=scheduler.chunked_prefill,
+            prefix_caching=scheduler.prefix_caching,
+            long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
+            threshold_always=scheduler.threshold_rule == "0.30",
+            watermark_blocks=int(scheduler.watermark * blocks),
+            reserve_full_isl=scheduler.reserve_full_isl,
+            asynchronous=scheduler.async_scheduling,
+        ),
+        blocks=blocks,
+        block_size=document.block_size,
+        servers=document.servers,
+        routing=document.routing,
+    )
+
+
+def cost_of(document: EngineDocument, settings: EngineSettings) -> Cost:
+    """The compiled cost of an engine document whose model and device are written out.
+
+    Raises:
+        DocumentError: a step could take longer than 63 bits hold, or a roofline lacks model or device.
+    """
+    model = document.model if isinstance(document.model, ModelShape) else None
+    device = document.device if isinstance(document.device, Device) else None
+    return compile_cost(document.cost, Limits.of(settings), model=model, device=device)

@@ -1,0 +1,220 @@
+"""A trace as a simulated engine sees it in a scenario: requests in tokens and blocks, and who may share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from semtrace.check.finding import Finding
+from semtrace.engine.cost import step_ns
+from semtrace.engine.document import cost_of, parse_engine, settings_of
+from semtrace.engine.geometry import geometry_of
+from semtrace.engine.work import Work
+from semtrace.kernels import run
+from semtrace.records.columns import NULL
+from semtrace.records.execution import Backend as BackendFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from semtrace.engine.cost import Cost
+    from semtrace.engine.document import EngineDocument
+    from semtrace.engine.scheduler import Step
+    from semtrace.engine.settings import EngineSettings
+    from semtrace.records.trace import Trace
+    from semtrace.replay.arrivals import Instances
+
+FCFS: Final = 0
+PLAS: Final = 1
+CRITICAL_PATH: Final = 2
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What both engines are given.
+
+    Attributes:
+        trace: the trace.
+        document: the engine document, with model, device and cost in it.
+        settings: its numbers.
+        cost: its compiled cost.
+        work: the operations in tokens and blocks.
+        group: by instance, the group in which prefixes are shared (ST-SCN-011).
+        first_event: by instance, its first event; shape (instances + 1,).
+        first_operation: by instance, the first operation of its task.
+    """
+
+    trace: Trace
+    document: EngineDocument
+    settings: EngineSettings
+    cost: Cost
+    work: Work
+    group: NDArray[np.int64]
+    first_event: NDArray[np.int64]
+    first_operation: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, trace: Trace, values: Mapping[str, object], copies: Instances, salt: str) -> Prepared:
+        """Read the engine document and lay out the trace for it.
+
+        Args:
+            trace: a valid trace.
+            values: the engine document.
+            copies: the instances of the run.
+            salt: `copy`, `instance` or `none`.
+
+        Raises:
+            DocumentError: the engine document is wrong, with every member that is.
+            ReplayError: counts of the trace are not known or contradict each other.
+        """
+        document = parse_engine(values, path="backend.settings", trace=trace)
+        settings = settings_of(document)
+        count = len(copies.task)
+        groups = {"copy": copies.copy, "instance": np.arange(count), "none": np.zeros(count, dtype=np.int64)}
+        starts = trace.offsets("operations")
+        sizes = np.diff(starts)[copies.task]
+        return cls(
+            trace,
+            document,
+            settings,
+            cost_of(document, settings),
+            Work.of(trace, settings.block_size),
+            groups[salt].astype(np.int64),
+            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            starts[copies.task].astype(np.int64),
+        )
+
+    def facts(self) -> BackendFacts:
+        """Name, and the whole engine document."""
+        return BackendFacts(name="engine", settings=self.document.as_json())
+
+    # What may be run.
+
+    @cached_property
+    def oversized(self) -> NDArray[np.bool_]:
+        """By operation, whether no server could ever run it (ST-ENG-011)."""
+        settings, work = self.settings, self.work
+        scheduler = settings.scheduler
+        whole = work.prompt_tokens + work.output_tokens
+        held = work.prompt_tokens + np.maximum(work.output_tokens, 1) - 1  # the last token is never computed
+        wrong = whole > scheduler.max_model_len
+        wrong |= -(-held // settings.block_size) > settings.blocks - 1
+        if not scheduler.chunked_prefill:
+            wrong |= held > scheduler.max_num_batched_tokens  # all of it may have to be computed again
+        return np.asarray(wrong)
+
+    def fits(self, operation: int) -> bool:
+        """Whether a server could run this operation."""
+        return not self.oversized[operation]
+
+    def refuse(self, operations: Iterable[int]) -> Iterator[Finding]:
+        """Operations that no server could ever run, unless that is to be an outcome; and prompts of no token."""
+        rows = np.fromiter(operations, dtype=np.int64)
+        work, settings = self.work, self.settings
+        for row in rows[work.prompt_tokens[rows] == 0].tolist():
+            yield Finding(
+                "ST-ENG-010",
+                f"operation {row} has an empty prompt, of which no engine computes anything",
+                "operations",
+                "prompt_tokens",
+                row,
+            )
+        if self.document.oversized == "outcome":
+            return
+        for row in rows[self.oversized[rows]].tolist():
+            prompt, output = int(work.prompt_tokens[row]), int(work.output_tokens[row])
+            yield Finding(
+                "ST-ENG-011",
+                f"operation {row} has {prompt:,} prompt and {output:,} output tokens, and no server holds it: "
+                f"{settings.blocks - 1:,} blocks of {settings.block_size}, "
+                f"at most {settings.scheduler.max_model_len:,} tokens a request",
+                "operations",
+                "prompt_tokens",
+                row,
+                hint="more KV, a larger max_model_len, or oversized: outcome to count it as refused",
+            )
+
+    # One request.
+
+    @cached_property
+    def _counts(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        work = self.work
+        recorded = self.trace.operations.ints("output_tokens")
+        return (
+            work.prompt_tokens.tolist(),
+            work.output_tokens.tolist(),
+            recorded.tolist(),
+            self.trace.operations.ints("session").tolist(),
+        )
+
+    def prompt_tokens(self, operation: int) -> int:
+        """Tokens of its prompt."""
+        return self._counts[0][operation]
+
+    def output_tokens(self, operation: int) -> int:
+        """Tokens that it makes; 0 for an embedding."""
+        return self._counts[1][operation]
+
+    def recorded_output(self, operation: int) -> int | None:
+        """Output tokens as recorded, None if there are none to count."""
+        recorded = self._counts[2][operation]
+        return None if recorded == NULL else recorded
+
+    def sticky(self, instance: int, operation: int) -> Hashable:
+        """What a session-sticky router keeps together: a session of an instance; without session, the instance."""
+        return instance, self._counts[3][operation]
+
+    def keys(self, instance: int, operation: int) -> Sequence[int]:
+        """Keys of its full blocks, those of other groups being different."""
+        work = self.work
+        keys = work.keys[work.key_start[operation] : work.key_start[operation + 1]]
+        salted: list[int] = (keys + int(self.group[instance]) * work.key_count).tolist()
+        return salted
+
+    @cached_property
+    def rule(self) -> int:
+        """`FCFS`, `PLAS` or `CRITICAL_PATH`."""
+        return {"fcfs": FCFS, "plas": PLAS, "critical_path": CRITICAL_PATH}[self.document.scheduler.order]
+
+    @cached_property
+    def rank(self) -> NDArray[np.int64]:
+        """By operation, its fixed priority: minus the tokens of the longest path of work from it on (ST-ENG-021)."""
+        operations = self.trace.operations.rows
+        weight = self.work.prompt_tokens + self.work.output_tokens
+        longest = weight.copy()
+        if self.rule == CRITICAL_PATH:
+            edges = self.trace["edges"]
+            run(_longest_paths, edges.rows, longest, weight, edges.ints("source"), edges.ints("target"))
+        else:
+            longest = np.zeros(operations, dtype=np.int64)
+        return -longest
+
+    @cached_property
+    def _ranks(self) -> list[int]:
+        ranks: list[int] = self.rank.tolist()
+        return ranks
+
+    def priority(self, operation: int, attained_ns: int) -> int:
+        """Its priority when its instance has been served for this long; smaller is served first."""
+        return attained_ns if self.rule == PLAS else self._ranks[operation]
+
+    def step_ns(self, step: Step) -> int:
+        """Time of a step, in ns."""
+        ints, floats = self._numbers
+        return step_ns(self.cost.kind, ints, floats, geometry_of(step))
+
+    @cached_property
+    def _numbers(self) -> tuple[list[int], list[float]]:
+        return self.cost.ints.tolist(), self.cost.floats.tolist()
+
+
+def _longest_paths(longest: list[int], weight: list[int], source: list[int], target: list[int]) -> None:
+    """Tokens of the longest path from each operation on; edges are sorted by target, and point to higher rows."""
+    for edge in range(len(source) - 1, -1, -1):
+        through = weight[source[edge]] + longest[target[edge]]
+        longest[source[edge]] = max(longest[source[edge]], through)

@@ -1,0 +1,257 @@
+"""The step engine: servers on a virtual clock, one scheduler step at a time. It is the oracle of the compiled engine.
+
+It is a replay backend: the controller says what is released when, this says what that takes (spec, engine.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from semtrace.engine.log import Log
+from semtrace.engine.routing import Router
+from semtrace.engine.scheduler import Request, Scheduler
+from semtrace.records.enums import EventOutcome, Phase
+from semtrace.replay.backend import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+
+    from semtrace.check.finding import Finding
+    from semtrace.engine.log import Detail
+    from semtrace.engine.prepared import Prepared
+    from semtrace.engine.scheduler import Step
+    from semtrace.records.execution import Backend as BackendFacts
+    from semtrace.records.trace import Trace
+    from semtrace.replay.backend import Request as Released
+
+
+@dataclass(slots=True)
+class Life:
+    """What the engine knows of one event from its submission to its end.
+
+    Attributes:
+        event: its row in the execution.
+        instance: its instance.
+        operation: its row in the trace.
+        request: its request at the server.
+        server: the server.
+        submitted_ns: when it was submitted.
+        scheduled_ns: start of the first step that it was in, None before.
+        first_token_ns: end of the step that yielded its first token, None before.
+        prefill: tokens computed for it in prefill, recomputation included.
+        preempted_at: since when it is preempted, None while it is not.
+        preempted_ns: how long it was preempted before that.
+    """
+
+    event: int
+    instance: int
+    operation: int
+    request: Request
+    server: int
+    submitted_ns: int
+    scheduled_ns: int | None = None
+    first_token_ns: int | None = None
+    prefill: int = 0
+    preempted_at: int | None = None
+    preempted_ns: int = 0
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A step that was scheduled and is not computed yet."""
+
+    step: Step
+    end_ns: int
+
+
+@dataclass
+class Server:
+    """One server: its scheduler, and the steps in flight, at most one, or two with asynchronous scheduling.
+
+    Attributes:
+        index: its ordinal.
+        scheduler: its scheduler.
+        in_flight: steps scheduled and not computed yet, the oldest first.
+        busy_until_ns: when the last of them ends.
+        steps: steps scheduled so far.
+    """
+
+    index: int
+    scheduler: Scheduler
+    in_flight: deque[InFlight] = field(default_factory=deque)
+    busy_until_ns: int = 0
+    steps: int = 0
+
+    @property
+    def load(self) -> int:
+        """Requests that wait or run here."""
+        return len(self.scheduler.waiting) + len(self.scheduler.running)
+
+
+class StepEngine:
+    """All servers of a simulated engine.
+
+    Args:
+        prepared: the trace as the engine sees it, and its settings.
+        detail: which detail tables to keep.
+    """
+
+    modes = frozenset({"length_locked"})
+
+    def __init__(self, prepared: Prepared, detail: Detail) -> None:
+        self._prepared = prepared
+        settings = prepared.settings
+        self._servers = [
+            Server(index, Scheduler(settings.scheduler, settings.blocks, settings.block_size))
+            for index in range(settings.servers)
+        ]
+        self._depth = 2 if settings.scheduler.asynchronous else 1
+        self._router = Router(settings.routing, self._servers)
+        self._arrived: list[Released] = []
+        self._refused: list[int] = []
+        self._lives: dict[int, Life] = {}
+        self._log = Log(detail)
+        self._attained = [0] * len(prepared.group)
+
+    def facts(self) -> BackendFacts:
+        """Name, and the whole engine document."""
+        return self._prepared.facts()
+
+    def refuse(self, trace: Trace, operations: Iterable[int]) -> Iterable[Finding]:
+        """Operations that no server could ever run."""
+        del trace
+        return self._prepared.refuse(operations)
+
+    def submit(self, now_ns: int, requests: Sequence[Released]) -> None:
+        """Take requests; those that no server could ever run end at once."""
+        del now_ns
+        for released in requests:
+            if self._prepared.fits(released.operation):
+                self._arrived.append(released)
+            else:
+                self._refused.append(released.event)
+
+    def start(self, now_ns: int) -> None:
+        """Route what arrived in this instant, then start every server that has nothing in flight, or could have more."""
+        self._arrived.sort(key=lambda released: (released.instance, released.operation))
+        for released in self._arrived:
+            self._take(now_ns, released)
+        self._arrived.clear()
+        for server in self._servers:
+            while len(server.in_flight) < self._depth and self._begin(server, now_ns):
+                pass
+
+    def next_ns(self) -> int | None:
+        """When the next step ends."""
+        ends = [server.in_flight[0].end_ns for server in self._servers if server.in_flight]
+        return min(ends, default=None)
+
+    def reports(self, now_ns: int) -> list[Report]:
+        """First tokens and ends of the steps that end now, and what was refused."""
+        found = [
+            Report(event, first_token=False, columns={"attempts": 1}, outcome=EventOutcome.REFUSED)
+            for event in self._refused
+        ]
+        self._refused.clear()
+        for server in self._servers:
+            while server.in_flight and server.in_flight[0].end_ns <= now_ns:
+                self._finish(server, server.in_flight.popleft(), found)
+        return found
+
+    def detail(self) -> dict[str, pa.Table]:
+        """The detail tables."""
+        return self._log.tables()
+
+    # One request, one step.
+
+    def _take(self, now_ns: int, released: Released) -> None:
+        prepared = self._prepared
+        request = Request(
+            released.event,
+            prepared.prompt_tokens(released.operation),
+            max(prepared.output_tokens(released.operation), 1),
+            prepared.keys(released.instance, released.operation),
+            prepared.priority(released.operation, self._attained[released.instance]),
+            now_ns,
+        )
+        server = self._router.choose(prepared.sticky(released.instance, released.operation), request)
+        server.scheduler.add(request)
+        self._lives[released.event] = Life(
+            released.event, released.instance, released.operation, request, server.index, now_ns
+        )
+
+    def _begin(self, server: Server, now_ns: int) -> bool:
+        """Schedule a step: whether there is one."""
+        step = server.scheduler.schedule()
+        for request in step.preempted:
+            self._lives[request.id].preempted_at = now_ns
+        if not step.entries:
+            # With nothing in flight either, the preempted one can be admitted at once.
+            return bool(step.preempted) and not server.in_flight
+        start = max(now_ns, server.busy_until_ns)
+        server.busy_until_ns = start + self._prepared.step_ns(step)
+        server.in_flight.append(InFlight(step, server.busy_until_ns))
+        for entry in step.entries:
+            life = self._lives[entry.request.id]
+            if life.scheduled_ns is None:
+                life.scheduled_ns = now_ns
+            if life.preempted_at is not None:
+                life.preempted_ns += now_ns - life.preempted_at
+                life.preempted_at = None
+            if entry.prefill:
+                life.prefill += entry.tokens
+            self._log.entry(
+                life.event,
+                server.steps,
+                entry.computed,
+                entry.tokens,
+                Phase.PREFILL if entry.prefill else Phase.DECODE,
+            )
+        self._log.step(
+            server.index,
+            now_ns,
+            server.busy_until_ns,
+            sum(entry.tokens for entry in step.entries),
+            len(step.entries),
+            server.scheduler.pool.free_count,
+        )
+        server.steps += 1
+        return True
+
+    def _finish(self, server: Server, computed: InFlight, found: list[Report]) -> None:
+        """A step is computed: first tokens, and what ended with it."""
+        ended = server.scheduler.update(computed.step)
+        ends = {request.id for request in ended}
+        for entry in computed.step.entries:
+            life = self._lives[entry.request.id]
+            if entry.yields and entry.request.outputs == 1 and self._prepared.output_tokens(life.operation):
+                life.first_token_ns = computed.end_ns
+                if life.event not in ends:
+                    found.append(Report(life.event, first_token=True))
+        for request in ended:
+            life = self._lives.pop(request.id)
+            found.append(Report(life.event, first_token=False, columns=self._columns(life, computed.end_ns)))
+
+    def _columns(self, life: Life, now_ns: int) -> dict[str, int | None]:
+        """What the events table has of an event that ended."""
+        request = life.request
+        if life.preempted_at is not None:  # its last token was in flight when it was preempted
+            life.preempted_ns += now_ns - life.preempted_at
+        if life.scheduled_ns is not None:
+            self._attained[life.instance] += now_ns - life.scheduled_ns - life.preempted_ns
+        return {
+            "scheduled_ns": life.scheduled_ns,
+            "first_token_ns": life.first_token_ns,
+            "prompt_tokens": request.prompt_tokens,
+            "cached_tokens": request.cached,
+            "computed_prompt_tokens": life.prefill,
+            "output_tokens": self._prepared.recorded_output(life.operation),
+            "preemptions": request.preemptions,
+            "preempted_ns": life.preempted_ns,
+            "attempts": 1,
+            "server": life.server,
+        }
