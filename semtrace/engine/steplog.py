@@ -187,11 +187,11 @@ def read_log(path: Path) -> StepLog:
     first = next((line for line in lines if line.strip()), "")
     if not first.lstrip().startswith("{"):
         log = _read_csv(lines, problems)
-    elif _object(first, 1, _Problems(path)).get("t") is not None:
+    elif (_object(first, 1, _Problems(path)) or {}).get("t") is not None:
         log = _read_scheduler(lines, problems)
     else:
-        rows = ((at, _object(line, at, problems)) for at, line in enumerate(lines, 1) if line.strip())
-        log = _plain(rows, problems)
+        read = ((at, _object(line, at, problems)) for at, line in enumerate(lines, 1) if line.strip())
+        log = _plain(((at, row) for at, row in read if row is not None), problems)
     problems.stop()
     if not log.steps:
         problems.add("ST-COST-040", max(len(lines), 1), "there is no step")
@@ -199,7 +199,8 @@ def read_log(path: Path) -> StepLog:
     return log
 
 
-def _object(line: str, at: int, problems: _Problems) -> dict[str, Any]:
+def _object(line: str, at: int, problems: _Problems) -> dict[str, Any] | None:
+    """The object on a line; None and a finding if it is none."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -207,7 +208,7 @@ def _object(line: str, at: int, problems: _Problems) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     problems.add("ST-COST-040", at, "is no JSON object")
-    return {}
+    return None
 
 
 def _read_csv(lines: list[str], problems: _Problems) -> StepLog:
@@ -261,9 +262,8 @@ def _whole(row: dict[str, Any], name: str, at: int, problems: _Problems, where: 
     value = row.get(name)
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
-    if row:  # what is no object was found already
-        message = f"must be a whole number from {least} to {most}" if name in row else "is missing"
-        problems.add(where, at, f"{name} {message}", name)
+    message = f"must be a whole number from {least} to {most}" if name in row else "is missing"
+    problems.add(where, at, f"{name} {message}", name)
     return 0
 
 
@@ -291,6 +291,8 @@ def _read_scheduler(lines: list[str], problems: _Problems) -> StepLog:
         if not line.strip():
             continue
         row = _object(line, at, problems)
+        if row is None:
+            continue
         what = row.get("t")
         if what == "config" and made.line:  # the server began anew
             part += 1

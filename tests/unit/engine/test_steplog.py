@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semtrace.engine.steplog import StepLogError, join_logs, read_log
 from semtrace.engine.steplog_runs import log_of_execution
@@ -155,6 +158,38 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
     assert caught.value.findings[0].message == "line 2: is not UTF-8 text"
     with pytest.raises(UsageError):
         read_log(tmp_path / "missing")
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=2)
+)  # fmt: skip
+requests = st.fixed_dictionaries(
+    {}, optional={name: values | st.sampled_from(["decode", "running", 1]) for name in ("req", "kind", "computed", "n", "phase")}
+)  # fmt: skip
+rows = st.fixed_dictionaries(
+    {"t": st.sampled_from(["step", "out", "config"]) | values},
+    optional={
+        "reqs": values | st.lists(requests, max_size=2),
+        **{
+            name: values | st.integers(0, 9)
+            for name in ("i", "preempted", "start_ns", "end_ns", "duration_ns")
+        },
+    },
+)
+
+
+@given(st.lists(rows | requests | values, max_size=4), st.text(max_size=9))
+def test_whatever_a_log_holds_it_is_read_or_refused(tmp_path_factory, made, text):
+    path = tmp_path_factory.getbasetemp() / "any"
+    for content in ("\n".join(map(json.dumps, made)), text, ",".join(HEADER) + "\n" + text):
+        path.write_text(content, "utf-8", errors="replace")
+        log = None
+        with suppress(StepLogError):  # anything else would be a fault
+            log = read_log(path)
+        if log is not None:
+            assert log.geometry.shape == (log.steps, 8)
+            assert (log.duration_ns > 0).all()
+            assert (log.geometry[:, 0] > 0).all()
 
 
 def changed(execution: Execution, table: str, column: str, row: int, value: int) -> Execution:
