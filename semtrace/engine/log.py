@@ -97,7 +97,7 @@ class Log:
             self._steps[name].append(value)
 
     def entry(self, event: int, step: int, position: int, tokens: int, phase: int) -> None:
-        """An event gets tokens in a step: its run goes on, or another begins."""
+        """An event gets tokens in a step: its run goes on, or another begins (ST-ENG-062)."""
         if not self.kept.steps:
             return
         runs, last = self._runs, self._last.get(event)

@@ -53,7 +53,7 @@ class BlockPool:
         return list(self._free)
 
     def find(self, key: int) -> int | None:
-        """The block with this content, None if there is none.
+        """The block with this content, None if there is none (ST-ENG-041).
 
         Blocks with equal content are not merged: the one that got the key first is found.
         """
@@ -97,7 +97,7 @@ class BlockPool:
         self._found.setdefault(key, {})[block] = None
 
     def release(self, blocks: Sequence[int]) -> None:
-        """One holder less for the blocks of a request, given from its first to its last.
+        """One holder less for the blocks of a request, given from its first to its last (ST-ENG-040).
 
         They are walked from the last to the first, so that a prefix outlives what follows it. Those that nobody holds
         any more join the free queue in the order of the walk: those without a key at its front (they keep nothing, so

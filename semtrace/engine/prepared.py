@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from semtrace.check.finding import Finding
+from semtrace.check.finding import found
 from semtrace.engine.cost import step_ns
 from semtrace.engine.document import cost_of, parse_engine, settings_of
 from semtrace.engine.geometry import geometry_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from semtrace.check.finding import Finding
     from semtrace.engine.cost import Cost
     from semtrace.engine.document import EngineDocument
     from semtrace.engine.scheduler import Step
@@ -114,30 +115,30 @@ class Prepared:
 
     def refuse(self, operations: Iterable[int]) -> Iterator[Finding]:
         """Operations that no server could ever run, unless that is to be an outcome; and prompts of no token."""
-        rows = np.fromiter(operations, dtype=np.int64)
+        asked = np.zeros(self.trace.operations.rows, dtype=np.bool_)
+        asked[np.fromiter(operations, dtype=np.int64)] = True
         work, settings = self.work, self.settings
-        for row in rows[work.prompt_tokens[rows] == 0].tolist():
-            yield Finding(
-                "ST-ENG-010",
-                f"operation {row} has an empty prompt, of which no engine computes anything",
-                "operations",
-                "prompt_tokens",
-                row,
-            )
+        yield from found(
+            "ST-ENG-010",
+            asked & (work.prompt_tokens == 0),
+            "operation {row} has an empty prompt, of which no engine computes anything",
+            table="operations",
+            column="prompt_tokens",
+        )
         if self.document.oversized == "outcome":
             return
-        for row in rows[self.oversized[rows]].tolist():
-            prompt, output = int(work.prompt_tokens[row]), int(work.output_tokens[row])
-            yield Finding(
-                "ST-ENG-011",
-                f"operation {row} has {prompt:,} prompt and {output:,} output tokens, and no server holds it: "
-                f"{settings.blocks - 1:,} blocks of {settings.block_size}, "
-                f"at most {settings.scheduler.max_model_len:,} tokens a request",
-                "operations",
-                "prompt_tokens",
-                row,
-                hint="more KV, a larger max_model_len, or oversized: outcome to count it as refused",
-            )
+        yield from found(
+            "ST-ENG-011",
+            asked & self.oversized,
+            lambda row: (
+                f"operation {row} has {work.prompt_tokens[row]:,} prompt and {work.output_tokens[row]:,} output tokens, "
+                f"and no server holds it: {settings.blocks - 1:,} blocks of {settings.block_size}, "
+                f"at most {settings.scheduler.max_model_len:,} tokens a request"
+            ),
+            table="operations",
+            column="prompt_tokens",
+            hint="more KV, a larger max_model_len, or oversized: outcome to count it as refused",
+        )
 
     # One request.
 
@@ -170,7 +171,7 @@ class Prepared:
         return instance, self._counts[3][operation]
 
     def keys(self, instance: int, operation: int) -> Sequence[int]:
-        """Keys of its full blocks, those of other groups being different."""
+        """Keys of its full blocks, those of other groups being different (ST-ENG-012)."""
         work = self.work
         keys = work.keys[work.key_start[operation] : work.key_start[operation + 1]]
         salted: list[int] = (keys + int(self.group[instance]) * work.key_count).tolist()

@@ -5,8 +5,8 @@ step for step. There is no time in it. It covers one full-attention cache; no sp
 remote cache.
 
 Synchronous scheduling: `schedule`, compute, `update`, and again. Asynchronous scheduling: a step is scheduled while
-the one before it is still computed; at most two are in flight, and they are updated in the order they were scheduled.
-The rules are the same; those that matter only with two in flight say so.
+the one before it is still computed; two are in flight then, and they are updated in the order they were scheduled. The
+rules are the same; those that matter only with several in flight say so.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Scheduler:
         return step
 
     def update(self, step: Step) -> list[Request]:
-        """The step is computed: who has nothing left to compute gains a token; who has made its last token ends.
+        """The step is computed: who has nothing left to compute gains a token; who has made its last token ends (ST-ENG-035).
 
         Returns:
             the requests that ended, in the order they were scheduled. Each frees its blocks before the next one is
@@ -195,7 +195,7 @@ class Scheduler:
     # The parts of a step.
 
     def _threshold(self) -> int:
-        """`long_prefill_token_threshold`, if it applies to this step.
+        """`long_prefill_token_threshold`, if it applies to this step (ST-ENG-030).
 
         It keeps one long prompt from taking the whole budget from the others: alone, a request may have it all.
         """
@@ -205,12 +205,12 @@ class Scheduler:
         return self.settings.long_prefill_token_threshold
 
     def _schedule_running(self, step: Step, threshold: int, budget: int) -> int:
-        """Those who run, in the order they were admitted, as long as there is budget: what is left of it."""
+        """Those who run, in the order they were admitted, as long as there is budget: what is left of it (ST-ENG-031)."""
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
-            if request.outputs + request.placeholders == request.max_tokens:
-                index += 1  # two in flight: its last token is being computed
+            if request.placeholders and request.outputs + 1 >= request.max_tokens:
+                index += 1  # two in flight: its last token is being computed (ST-ENG-051)
                 continue
             tokens = min(_capped(_pending(request), threshold), budget)
             while self._needed(request, (), request.computed + tokens) > self.pool.free_count:
@@ -230,7 +230,7 @@ class Scheduler:
         return budget
 
     def _schedule_waiting(self, step: Step, threshold: int, budget: int) -> None:
-        """Admit those who wait, in order, as long as there is budget, room and memory.
+        """Admit those who wait, in order, as long as there is budget, room and memory (ST-ENG-032, ST-ENG-052).
 
         The first who cannot be admitted ends it: nobody overtakes. A static batch takes none until all of it have ended.
         """
@@ -240,7 +240,7 @@ class Scheduler:
         while budget > 0 and self.waiting and len(self.running) < self.settings.max_num_seqs:
             request = self.waiting[0]
             if request.in_flight > 0:
-                # Two in flight: it was preempted meanwhile, and must not go on without the token that may still come.
+                # Two in flight: it was preempted meanwhile, and must not go on without a token that may still come.
                 passed_over.append(self.waiting.popleft())
                 continue
             hits = self.find(request)
@@ -270,7 +270,7 @@ class Scheduler:
     # Memory.
 
     def _needed(self, request: Request, hits: Sequence[int], tokens: int) -> int:
-        """Free blocks that it takes to hold this many of its tokens; hits that nobody holds are free now too."""
+        """Free blocks that it takes to hold this many of its tokens (ST-ENG-033); hits that nobody holds are free now too."""
         new = _ceil(tokens, self.block_size) - len(request.blocks) - len(hits)
         return max(new, 0) + self.pool.idle(hits)
 
@@ -299,7 +299,7 @@ class Scheduler:
         return self._needed(request, hits, held) + watermark <= self.pool.free_count
 
     def _allocate(self, step: Step, request: Request, kind: Kind, hits: tuple[int, ...], tokens: int) -> None:
-        """Give a request the blocks of this step, which were checked to be there, and enter it.
+        """Give a request the blocks of this step, which were checked to be there, and enter it (ST-ENG-034, ST-ENG-061).
 
         Blocks that the step fills are found by their keys from now on, before they are computed: a request that is
         admitted later in the same step can share them.
@@ -326,7 +326,7 @@ class Scheduler:
         )
 
     def _register(self, request: Request, tokens: int) -> None:
-        """Let the full blocks of its leading tokens be found."""
+        """Let the full blocks of its leading tokens be found, with prefix caching (ST-ENG-042)."""
         if self.settings.prefix_caching:
             for index in range(request.registered, tokens // self.block_size):
                 self.pool.register(request.blocks[index], request.keys[index])
@@ -347,7 +347,7 @@ class Scheduler:
         return 0
 
     def _preempt(self, request: Request) -> None:
-        """Free its blocks and let it wait, first of all or in its place by priority.
+        """Free its blocks and let it wait, first of all or in its place by priority (ST-ENG-036).
 
         It keeps its outputs, and computes all its tokens anew but for those that the pool still has.
         """

@@ -136,7 +136,7 @@ class StepEngine:
                 self._refused.append(released.event)
 
     def start(self, now_ns: int) -> None:
-        """Route what arrived in this instant, then start every server that has nothing in flight, or could have more."""
+        """Route what arrived in this instant, then start every server that could have more in flight (ST-ENG-013)."""
         self._arrived.sort(key=lambda released: (released.instance, released.operation))
         for released in self._arrived:
             self._take(now_ns, released)
@@ -185,7 +185,7 @@ class StepEngine:
         )
 
     def _begin(self, server: Server, now_ns: int) -> bool:
-        """Schedule a step: whether there is one."""
+        """Schedule a step: whether there is one (ST-ENG-014)."""
         step = server.scheduler.schedule()
         for request in step.preempted:
             self._lives[request.id].preempted_at = now_ns
@@ -237,7 +237,7 @@ class StepEngine:
             found.append(Report(life.event, first_token=False, columns=self._columns(life, computed.end_ns)))
 
     def _columns(self, life: Life, now_ns: int) -> dict[str, int | None]:
-        """What the events table has of an event that ended."""
+        """What the events table has of an event that ended (ST-ENG-060)."""
         request = life.request
         if life.preempted_at is not None:  # its last token was in flight when it was preempted
             life.preempted_ns += now_ns - life.preempted_at

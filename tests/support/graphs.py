@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from semtrace.build.builder import TraceBuilder
 from semtrace.graph.plan import Plan
 from semtrace.records.enums import OperationKind, OperationStatus, Role, Trigger
+from semtrace.records.media import TOKEN_IDS_TYPE
 from semtrace.replay.scenario import Scenario
 from semtrace.store.digests import show, work_digest
 
@@ -105,6 +108,11 @@ def graph(short: Mapping[str, Any]) -> Graph:
                 made.edge(row, rows[edge["source"]], trigger=trigger, lag_ns=edge.get("lag_ns", 0))
         for source in operation.get("data", ()):
             made.segment(row, Role.USER, source=rows[source])
+        if "content" in operation:
+            first = sum(operation["content"].encode()) * 1000
+            ids = np.arange(first, first + operation["prompt"], dtype="<u4")
+            held = made.artifact(ids.tobytes(), TOKEN_IDS_TYPE)
+            made.segment(row, Role.USER, token_ids=held, token_ids_start=0, tokens=operation["prompt"])
     for at, task in enumerate(short.get("tasks", ())):
         if "answer" in task:
             made.update_task(tasks[at], answer_operation=rows[task["answer"]])
