@@ -134,7 +134,8 @@ def content_formed(view: ContentView) -> Iterator[Finding]:
         ("operations", "output_envelope"),
         ("operations", "settings"),
     ):
-        meant[view.ints(table, column)] = True
+        if view.any_known(table, column):
+            meant[view.ints(table, column)] = True
     meant[:-1] |= view.has_media_type(MESSAGE_TYPE)
     not_text, not_json = [], {}
     for row in range(view.rows("artifacts")):
@@ -193,14 +194,18 @@ def messages_rebuild(view: ContentView) -> Iterator[Finding]:
         "ST-ORD-007", "ST-SEG-001", "ST-SEG-002", "ST-SEG-003", "ST-SEG-004", "ST-ART-009", "ST-ART-010"
     )
     operation, message = view.raw("segments", "operation"), view.raw("segments", "message")
+    role = view.raw("segments", "role")
+    asked = view.known("segments", "envelope") | (role == Role.TOOLS)
+    view.need("segments.artifact")
+    if not asked.any():
+        return
     begins = np.append(True, (operation[1:] != operation[:-1]) | (message[1:] != message[:-1]))[
         : len(operation)
     ]
     starts = np.flatnonzero(begins)
     ends = np.append(starts[1:], len(operation))
-    role, envelope = view.raw("segments", "role"), view.ints("segments", "envelope")
-    chosen = np.flatnonzero((envelope[starts] != NULL) | (role[starts] == Role.TOOLS))
-    artifact = view.ints("segments", "artifact")
+    chosen = np.flatnonzero(asked[starts])
+    envelope, artifact = view.ints("segments", "envelope"), view.ints("segments", "artifact")
     problems: dict[str, dict[int, str]] = {name: {} for name in _MESSAGE_REQUIREMENTS}
     judged: dict[tuple[int, ...], tuple[str, str] | None] = {}
     for at in chosen.tolist():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from semtrace.records.columns import NULL
 from semtrace.records.enums import Evidence, OperationKind, OperationStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -22,14 +22,20 @@ _FAILED: Final = (OperationStatus.ERROR, OperationStatus.TIMEOUT)
 
 
 def _is(view: TraceView, *kinds: OperationKind) -> NDArray[np.bool_]:
-    return np.isin(view.raw("operations", "kind"), np.array(kinds, dtype=np.uint8))
+    return _among(view.raw("operations", "kind"), kinds)
+
+
+def _among(values: NDArray[Any], chosen: Sequence[int]) -> NDArray[np.bool_]:
+    """Which values, enumeration numbers, are among a few."""
+    among: NDArray[np.bool_] = np.logical_or.reduce([values == each for each in chosen])
+    return among
 
 
 @rule("ST-OP-003", "ST-OP-004")
 def durations_of_models(view: TraceView) -> Iterator[Finding]:
     """A model call that ran takes the time that the backend takes; one that failed has the time that it took."""
     status = view.raw("operations", "status")
-    failed = np.isin(status, np.array(_FAILED, dtype=np.uint8))
+    failed = _among(status, _FAILED)
     known, llm = view.known("operations", "duration_ns"), _is(view, OperationKind.LLM)
     yield from found(
         "ST-OP-003",

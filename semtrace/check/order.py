@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from semtrace.blocks import blocks, rows_where
 from semtrace.check.finding import Finding, found
 from semtrace.check.rules import Rule, rule
-from semtrace.check.view import TraceView, descents, first_rows, pair_keys, sorts_before
+from semtrace.check.view import TraceView, descents, first_rows, first_uses, pair_keys, sorts_before
 from semtrace.records.columns import NULL
 from semtrace.records.enums import AccessMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -109,20 +110,37 @@ def segments_by_operation(view: TraceView) -> Iterator[Finding]:
     )
 
 
-def _misplaced(major: NDArray[Any], minor: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows that sort before the row before them, and rows that equal it."""
-    equal = major[1:] == major[:-1]
-    before = (major[1:] < major[:-1]) | (equal & (minor[1:] < minor[:-1]))
-    twice = equal & (minor[1:] == minor[:-1])
-    return np.flatnonzero(before) + 1, np.flatnonzero(twice) + 1
+def _misplaced(
+    count: int, keys: Callable[[slice], tuple[NDArray[Any], NDArray[Any]]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that sort before the row before them, and rows that equal it.
+
+    Args:
+        count: rows that there are.
+        keys: what rows are sorted by, first and then.
+    """
+    before, twice = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for rows in blocks(count - 1):
+        start = rows.start
+        major, minor = keys(slice(start, rows.stop + 1))
+        equal = major[1:] == major[:-1]
+        less = (major[1:] < major[:-1]) | (equal & (minor[1:] < minor[:-1]))
+        before.append(np.flatnonzero(less) + start + 1)
+        twice.append(np.flatnonzero(equal & (minor[1:] == minor[:-1])) + start + 1)
+    return np.concatenate(before), np.concatenate(twice)
 
 
 @rule("ST-ORD-008", "ST-EDGE-001")
 def edges_sorted(view: TraceView) -> Iterator[Finding]:
     """Edges are sorted by target, source, kind and trigger, and unique."""
-    ends = pair_keys(view.raw("edges", "target"), view.raw("edges", "source"))
-    minor = view.raw("edges", "kind").astype(np.uint16) << np.uint16(8)
-    before, twice = _misplaced(ends, minor | view.raw("edges", "trigger"))
+    target, source = view.raw("edges", "target"), view.raw("edges", "source")
+    kind, trigger = view.raw("edges", "kind"), view.raw("edges", "trigger")
+
+    def keys(rows: slice) -> tuple[NDArray[Any], NDArray[Any]]:
+        minor = kind[rows].astype(np.uint16) << np.uint16(8)
+        return pair_keys(target[rows], source[rows]), minor | trigger[rows]
+
+    before, twice = _misplaced(len(target), keys)
     message = "edge {row} sorts before the one above it, by target, source, kind, trigger"
     yield from found("ST-ORD-008", before, message, table="edges", hint=_RENUMBER)
     message = "edge {row} has the ends, kind and trigger of the one above it"
@@ -132,8 +150,14 @@ def edges_sorted(view: TraceView) -> Iterator[Finding]:
 @rule("ST-ORD-009")
 def accesses_sorted(view: TraceView) -> Iterator[Finding]:
     """State accesses are sorted by operation, version and mode, and unique."""
-    ends = pair_keys(view.raw("state_accesses", "operation"), view.raw("state_accesses", "state_version"))
-    before, twice = _misplaced(ends, view.raw("state_accesses", "mode"))
+    operation, version = (
+        view.raw("state_accesses", "operation"),
+        view.raw("state_accesses", "state_version"),
+    )
+    mode = view.raw("state_accesses", "mode")
+    before, twice = _misplaced(
+        len(mode), lambda rows: (pair_keys(operation[rows], version[rows]), mode[rows])
+    )
     message = "access {row} does not sort after the one above it, by operation, state_version, mode"
     wrong = np.concatenate([before, twice])
     yield from found("ST-ORD-009", wrong, message, table="state_accesses", hint=_RENUMBER)
@@ -169,7 +193,7 @@ def versions_dense(view: TraceView) -> Iterator[Finding]:
 def models_by_first_use(view: TraceView) -> Iterator[Finding]:
     """Models are numbered by first use, in sessions and then in operations; each is used."""
     if view.rows("models"):
-        uses = np.concatenate([view.ints("sessions", "model"), view.ints("operations", "model")])
+        uses = _uses(view, (("sessions", ("model",)), ("operations", ("model",))))
         yield from _by_first_use("ST-ORD-010", "models", uses, view.rows("models"), "session or operation")
 
 
@@ -213,21 +237,22 @@ ARTIFACT_USES: Final = (
 def artifacts_by_first_use(view: TraceView) -> Iterator[Finding]:
     """Artifacts are numbered by first use; each is used."""
     count = view.rows("artifacts")
-    if not count:
-        return
-    uses = []
-    for table, names in ARTIFACT_USES:
-        columns = [view.ints(table, name) for name in names if view.any_known(table, name)]
-        if columns:
-            uses.append(np.stack(columns, axis=1).ravel())
-    used = np.concatenate(uses) if uses else np.zeros(0, dtype=np.int64)
-    yield from _by_first_use("ST-ORD-013", "artifacts", used, count, "table")
+    if count:
+        yield from _by_first_use("ST-ORD-013", "artifacts", _uses(view, ARTIFACT_USES), count, "table")
+
+
+def _uses(view: TraceView, columns: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[NDArray[np.int64]]:
+    """What columns refer to, row by row in each table, in blocks."""
+    known = [(table, [name for name in names if view.any_known(table, name)]) for table, names in columns]
+    for table, names in known:
+        for rows in blocks(view.rows(table)) if names else ():
+            yield np.stack([view.part(table, name, rows) for name in names], axis=1).ravel()
 
 
 def _by_first_use(
-    requirement: str, table: str, uses: NDArray[np.int64], count: int, user: str
+    requirement: str, table: str, uses: Iterable[NDArray[np.int64]], count: int, user: str
 ) -> Iterator[Finding]:
-    first = first_rows(uses, count, NULL)
+    first = first_uses(uses, count, NULL)
     unused = first == NULL
     yield from found(
         requirement, unused, f"row {{row}} of {table} is used by no {user}", table=table, hint="leave it out"
@@ -253,19 +278,19 @@ def annotations_sorted(view: TraceView) -> Iterator[Finding]:
 def references_point_down(view: TraceView) -> Iterator[Finding]:
     """Between operations, references point to a lower row of the same task: so nothing is cyclic."""
     if view.rows("edges"):
-        target, source = view.ints("edges", "target"), view.ints("edges", "source")
+        target, source = view.raw("edges", "target"), view.raw("edges", "source")
         same = source == target
         yield from found(
             "ST-EDGE-002", same, lambda row: f"operation {source[row]} waits for itself", table="edges"
         )
-        yield from _lower(view, "edges", "source", np.arange(len(source)), target, source, equal=True)
+        yield from _lower(view, "edges", "source", None, target, source, equal=True)
     based = view.based
     base = view.ints("operations", "context_base")[based]
     yield from _lower(view, "operations", "context_base", based, based, base)
     if view.any_known("segments", "source_operation"):
-        source = view.ints("segments", "source_operation")
-        rows = np.flatnonzero(source != NULL)
-        owner = view.ints("segments", "operation")[rows]
+        source = view.raw("segments", "source_operation")
+        rows = np.flatnonzero(view.known("segments", "source_operation"))
+        owner = view.raw("segments", "operation")[rows]
         yield from _lower(view, "segments", "source_operation", rows, owner, source[rows])
 
 
@@ -308,9 +333,9 @@ def _lower(
     view: TraceView,
     table: str,
     column: str,
-    rows: NDArray[np.int64],
-    operation: NDArray[np.int64],
-    referred: NDArray[np.int64],
+    rows: NDArray[np.int64] | None,
+    operation: NDArray[Any],
+    referred: NDArray[Any],
     *,
     equal: bool = False,
 ) -> Iterator[Finding]:
@@ -320,22 +345,27 @@ def _lower(
         view: the trace.
         table: the table that refers.
         column: its column.
-        rows: the rows that refer.
+        rows: the rows that refer, ascending; None if all do.
         operation: the operation of each of these rows.
         referred: the operation referred to.
         equal: whether a reference of an operation to itself is another rule's business.
     """
-    if not len(rows):
+    if not len(operation):
         return
-    other = view.task[operation] != view.task[referred]
-    yield from _other_task(table, column, rows[other])
-    high = ((referred > operation) if equal else (referred >= operation)) & ~other
+    task = view.task
+    higher = np.greater if equal else np.greater_equal
+    other = rows_where(len(operation), lambda part: task.take(operation[part]) != task.take(referred[part]))
+    yield from _other_task(table, column, other if rows is None else rows[other])
+    high = rows_where(len(operation), lambda part: higher(referred[part], operation[part]))
+    high = np.setdiff1d(high, other, assume_unique=True)
 
     def say(row: int) -> str:
-        at = int(np.searchsorted(rows, row))
+        at = row if rows is None else int(np.searchsorted(rows, row))
         return f"operation {operation[at]} refers to operation {referred[at]}, which is not a lower row"
 
-    yield from found("ST-ORD-002", rows[high], say, table=table, column=column, hint=_RENUMBER)
+    yield from found(
+        "ST-ORD-002", high if rows is None else rows[high], say, table=table, column=column, hint=_RENUMBER
+    )
 
 
 def _other_task(table: str, column: str, rows: NDArray[np.int64]) -> Iterator[Finding]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from semtrace.blocks import rows_where
 from semtrace.check.finding import Finding, found
 from semtrace.check.rules import Rule, rule
 from semtrace.records.columns import NULL
@@ -22,6 +23,15 @@ TOKEN_ID_BYTES: Final = 4
 BLOCK_ID_BYTES: Final = 8
 
 
+_NO_ROW: Final = np.uint32(0xFFFFFFFF)
+_NO_ROLE: Final = np.uint8(0xFF)
+
+
+def _above(values: NDArray[Any], rows: slice, top: np.generic) -> NDArray[Any]:
+    """The values of the rows above these; `top` above the first row of all."""
+    return values[rows.start - 1 : rows.stop - 1] if rows.start else np.append(top, values[: rows.stop - 1])
+
+
 @rule("ST-SEG-001", "ST-SEG-002", "ST-SEG-003")
 def messages_of_segments(view: TraceView) -> Iterator[Finding]:
     """Messages are numbered from 0 without gaps; a message has one role, and its envelope on its first segment."""
@@ -29,30 +39,39 @@ def messages_of_segments(view: TraceView) -> Iterator[Finding]:
         return
     view.need("ST-ORD-007")
     operation, message = view.raw("segments", "operation"), view.raw("segments", "message")
-    same = np.zeros(len(operation), dtype=np.bool_)
-    same[1:] = operation[1:] == operation[:-1]
-    follows = np.zeros_like(same)
-    follows[1:] = same[1:] & (message[1:] == message[:-1])
-    expected = np.zeros(len(message), dtype=message.dtype)
-    expected[1:] = np.where(same[1:] & ~follows[1:], message[:-1] + 1, 0)
+
+    def same(rows: slice) -> NDArray[np.bool_]:
+        """Which rows are of the operation of the row above them."""
+        alike: NDArray[np.bool_] = operation[rows] == _above(operation, rows, _NO_ROW)
+        return alike
+
+    def follows(rows: slice) -> NDArray[np.bool_]:
+        """Which rows go on with the message of the row above them."""
+        alike: NDArray[np.bool_] = same(rows) & (message[rows] == _above(message, rows, _NO_ROW))
+        return alike
+
+    def expected(rows: slice) -> NDArray[np.uint32]:
+        """The message of rows that do not go on with one."""
+        return np.where(same(rows), _above(message, rows, _NO_ROW) + np.uint32(1), np.uint32(0))
+
+    def say(row: int) -> str:
+        rows = slice(row, row + 1)
+        other = f" or {message[row - 1]}" if same(rows)[0] else ""
+        return f"is message {message[row]} of operation {operation[row]}, must be {expected(rows)[0]}{other}"
+
     yield from found(
         "ST-SEG-001",
-        ~follows & (message != expected),
-        lambda row: (
-            f"is message {message[row]} of operation {operation[row]}, must be {expected[row]}"
-            + (f" or {message[row - 1]}" if same[row] else "")
-        ),
+        rows_where(len(message), lambda rows: ~follows(rows) & (message[rows] != expected(rows))),
+        say,
         table="segments",
         column="message",
         hint="messages of an operation are numbered from 0, without gaps",
     )
     view.need("ST-SEG-001")
     role = view.raw("segments", "role")
-    mixed = np.zeros_like(same)
-    mixed[1:] = follows[1:] & (role[1:] != role[:-1])
     yield from found(
         "ST-SEG-002",
-        mixed,
+        rows_where(len(role), lambda rows: follows(rows) & (role[rows] != _above(role, rows, _NO_ROLE))),
         lambda row: f"a segment of message {message[row]} of operation {operation[row]} has another role",
         table="segments",
         column="role",
@@ -60,7 +79,7 @@ def messages_of_segments(view: TraceView) -> Iterator[Finding]:
     if view.any_known("segments", "envelope"):
         yield from found(
             "ST-SEG-003",
-            follows & view.known("segments", "envelope"),
+            rows_where(len(role), lambda rows: follows(rows) & view.known("segments", "envelope")[rows]),
             "segment {row} is not the first of its message and has an envelope",
             table="segments",
             column="envelope",
@@ -75,7 +94,7 @@ def tools_first(view: TraceView) -> Iterator[Finding]:
     if not len(rows):
         return
     view.need("ST-ORD-007", "ST-SEG-001", "ST-SEG-002")
-    operation, message = view.ints("segments", "operation"), view.raw("segments", "message")
+    operation, message = view.raw("segments", "operation"), view.raw("segments", "message")
     inherits = view.ints("operations", "context_base")[operation[rows]] != NULL
     begins = np.append(True, (operation[1:] != operation[:-1]) | (message[1:] != message[:-1]))
     counted = np.cumsum(begins & (role != Role.TEMPLATE))
@@ -156,6 +175,8 @@ def _inside(
 def source_spans(view: TraceView) -> Iterator[Finding]:
     """A span in a source's output has a source, a start and a length, and lies in the output."""
     names = ("source_operation", "source_start", "source_length")
+    if not any([view.any_known("segments", name) for name in names][1:]):
+        return
     source, start, length = (view.ints("segments", name) for name in names)
     wrong = ((start == NULL) != (length == NULL)) | ((start != NULL) & (source == NULL))
     yield from found(
@@ -184,13 +205,16 @@ def source_spans(view: TraceView) -> Iterator[Finding]:
 @rule("ST-SEG-012")
 def output_ids_counted(view: TraceView) -> Iterator[Finding]:
     """There are as many token ids of an output as it has tokens."""
+    with_ids = view.known("operations", "output_token_ids") & view.known("operations", "output_tokens")
+    size, rows = view.ints("artifacts", "size"), np.flatnonzero(with_ids)
+    if not len(rows):
+        return
     ids, tokens = view.ints("operations", "output_token_ids"), view.ints("operations", "output_tokens")
-    rows = np.flatnonzero((ids != NULL) & (tokens != NULL))
-    held = np.append(view.ints("artifacts", "size"), NULL)[ids] // TOKEN_ID_BYTES
+    wrong = size[ids[rows]] // TOKEN_ID_BYTES != tokens[rows]
     yield from found(
         "ST-SEG-012",
-        rows[held[rows] != tokens[rows]],
-        lambda row: f"{held[row]} token ids of an output of {tokens[row]} tokens",
+        rows[wrong],
+        lambda row: f"{size[ids[row]] // TOKEN_ID_BYTES} token ids of an output of {tokens[row]} tokens",
         table="operations",
         column="output_token_ids",
         hint="the ids of hidden reasoning are among them, or there are none at all",

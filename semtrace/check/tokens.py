@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from semtrace.check.context import holders
+from semtrace.blocks import blocks
 from semtrace.check.finding import Finding, found
 from semtrace.check.rules import Rule, rule
 from semtrace.records.columns import NULL
@@ -42,9 +42,10 @@ def tokens_add_up(view: TraceView) -> Iterator[Finding]:
     if not view.rows("segments") or not (prompt != NULL).any():
         return
     view.need("ST-ORD-002", "ST-ORD-003", "ST-CTX-003", "ST-OP-005")
-    added, parent = _added(view)
-    if _is_exact(prompt, added, parent):
+    operations = view.rows("operations")
+    if all(_is_exact(view, rows) for rows in blocks(operations)):
         return
+    added, parent = _added(view, slice(0, operations))
     for weights in (added.least, added.slack, added.unknown):
         if weights.any():
             _add_ancestors(parent, weights)
@@ -66,47 +67,71 @@ def tokens_add_up(view: TraceView) -> Iterator[Finding]:
     )
 
 
-def _added(view: TraceView) -> tuple[_Tokens, NDArray[np.int64]]:
-    """What each operation's input has beyond that of its holder (see `holders`), and the holders.
+def _added(view: TraceView, rows: slice) -> tuple[_Tokens, NDArray[np.int64]]:
+    """What the inputs of operations have beyond those of their holders (see `holders`), and the holders.
 
     An operation without any piece says nothing of its input, which counts as one unknown piece.
     """
-    tokens, offsets = view.ints("segments", "tokens"), view.segment_offsets
-    hidden = tokens == NULL
-    known = np.append(0, np.cumsum(np.where(hidden, 0, tokens) if hidden.any() else tokens))
-    missing = np.append(0, np.cumsum(hidden)) if hidden.any() else np.zeros_like(known)
-    least, unknown = np.diff(known[offsets]), np.diff(missing[offsets])
-    unknown += view.input_length == 0
+    offsets = view.segment_offsets[rows.start : rows.stop + 1]
+    least = np.zeros(len(offsets) - 1, dtype=np.int64)
+    some = np.flatnonzero(offsets[1:] > offsets[:-1])
+    if len(some):
+        least[some] = np.add.reduceat(view.known_tokens[: offsets[-1]], offsets[some])
+    unknown = np.diff(np.searchsorted(view.hidden_segments, offsets)) + (view.input_length[rows] == 0)
     added = _Tokens(least, np.zeros_like(least), unknown)
     parent = np.full(len(least), NULL, dtype=np.int64)
-    rows = view.based
-    if len(rows):
-        base, count = view.ints("operations", "context_base"), view.ints("operations", "context_segments")
-        parent[rows] = held = holders(base, count, rows)
-        first, end = offsets[held] + count[rows] - count[held], offsets[held + 1]
-        cut = np.minimum(first, end)  # from here on the holder's own segments are not inherited
-        least[rows] -= known[end] - known[cut]
-        unknown[rows] -= missing[end] - missing[cut]
-        sent = first > end
-        _add_outputs(view, added, rows[sent], held[sent])
+    first, end = np.searchsorted(view.based, (rows.start, rows.stop))
+    based = view.based[first:end] - rows.start
+    parent[based] = held = view.held[first:end]
+    _add_inherited(view, added, based, view.based[first:end], held)
     return added, parent
+
+
+def _add_inherited(
+    view: TraceView,
+    added: _Tokens,
+    rows: NDArray[np.int64],
+    operations: NDArray[np.int64],
+    held: NDArray[np.int64],
+) -> None:
+    """Take off what is not inherited of the own segments of holders, and add the outputs that are inherited.
+
+    Args:
+        view: the trace.
+        added: what is added to.
+        rows: where operations with a base are in it.
+        operations: these operations.
+        held: their holders.
+    """
+    count, offsets = view.ints("operations", "context_segments"), view.segment_offsets
+    start, end = offsets.take(held) + count.take(operations) - count.take(held), offsets.take(held + 1)
+    cut = np.flatnonzero(start < end)  # from `start` on the holder's own segments are not inherited
+    if len(cut):
+        sums, hidden = view.token_sums, view.hidden_segments
+        added.least[rows[cut]] -= sums[end[cut]] - sums[start[cut]]
+        added.unknown[rows[cut]] -= np.searchsorted(hidden, end[cut]) - np.searchsorted(hidden, start[cut])
+    sent = np.flatnonzero(start > end)
+    _add_outputs(view, added, rows[sent], held[sent])
 
 
 def _add_outputs(view: TraceView, added: _Tokens, rows: NDArray[np.int64], held: NDArray[np.int64]) -> None:
     """Add the output of their holder for those that inherit it; its hidden reasoning is not sent."""
-    output = view.ints("operations", "output_tokens")[held]
-    reasoning = view.ints("operations", "reasoning_tokens")[held]
+    output = view.ints("operations", "output_tokens").take(held)
+    reasoning = view.ints("operations", "reasoning_tokens").take(held)
     hidden = np.where(reasoning == NULL, output, reasoning)  # none of it, or all, may be hidden reasoning
     added.least[rows] += np.where(output == NULL, 0, output - hidden)
     added.slack[rows] += np.where((output != NULL) & (reasoning == NULL), output, 0)
     added.unknown[rows] += output == NULL
 
 
-def _is_exact(prompt: NDArray[np.int64], added: _Tokens, parent: NDArray[np.int64]) -> bool:
+def _is_exact(view: TraceView, rows: slice) -> bool:
     """Whether all is known, and each prompt is that of its holder and what is added: then no sums are needed."""
-    if added.slack.any() or added.unknown.any() or (prompt == NULL).any():
+    added, parent = _added(view, rows)
+    prompt = view.ints("operations", "prompt_tokens")
+    if added.slack.any() or added.unknown.any() or (prompt[rows] == NULL).any():
         return False
-    return np.array_equal(prompt, added.least + np.append(prompt, 0)[parent])
+    inherited = np.where(parent == NULL, 0, prompt.take(parent, mode="clip"))
+    return not (inherited == NULL).any() and np.array_equal(prompt[rows], added.least + inherited)
 
 
 def _add_ancestors(parent: NDArray[np.int64], weights: NDArray[np.int64]) -> None:

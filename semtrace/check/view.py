@@ -6,12 +6,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
 
+from semtrace.blocks import blocks
+from semtrace.check.holders import holders
 from semtrace.records.columns import NULL
+from semtrace.records.trace import group_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -47,6 +49,10 @@ class TableView:
         """A column as int64, `NULL` where it is null."""
         return self._columns(table, column).ints(column)
 
+    def part(self, table: str, column: str, rows: slice) -> NDArray[np.int64]:
+        """A stretch of a column as int64, `NULL` where it is null."""
+        return self._columns(table, column).part(column, rows)
+
     def raw(self, table: str, column: str) -> NDArray[Any]:
         """A column without nulls in its own type; without a copy."""
         return self._columns(table, column).raw(column)
@@ -73,23 +79,16 @@ class TraceView(TableView):
         self.trace = trace
 
     @cached_property
-    def task(self) -> NDArray[np.int64]:
+    def task(self) -> NDArray[np.uint32]:
         """The task of each operation, where operations are grouped by task."""
         self.need("ST-ORD-001")
-        return self.ints("operations", "task")
-
-    @cached_property
-    def task_start(self) -> NDArray[np.int64]:
-        """For each operation the first operation of its task."""
-        offsets = np.searchsorted(self.task, np.arange(self.rows("tasks") + 1))
-        return offsets[self.task]
+        return self.raw("operations", "task")
 
     @cached_property
     def segment_offsets(self) -> NDArray[np.int64]:
         """Where each operation's own segments begin, shape (operations + 1,)."""
         self.need("ST-ORD-007")
-        counts = np.bincount(self.raw("segments", "operation"), minlength=self.rows("operations"))
-        return np.concatenate([[0], np.cumsum(counts)])
+        return group_offsets(self.raw("segments", "operation"), self.rows("operations"))
 
     @cached_property
     def own_segments(self) -> NDArray[np.int64]:
@@ -107,11 +106,33 @@ class TraceView(TableView):
         return np.flatnonzero(self.ints("operations", "context_base") != NULL)
 
     @cached_property
+    def held(self) -> NDArray[np.int64]:
+        """The holder (see `holders`) of each operation that inherits context, where bases are lower rows."""
+        self.need("ST-ORD-002")
+        base, count = self.ints("operations", "context_base"), self.ints("operations", "context_segments")
+        return holders(base, count, self.based)
+
+    @cached_property
+    def hidden_segments(self) -> NDArray[np.int64]:
+        """The segments of unknown length."""
+        return np.flatnonzero(~self.known("segments", "tokens"))
+
+    @cached_property
+    def known_tokens(self) -> NDArray[np.int64]:
+        """The tokens of each segment, 0 where they are not known."""
+        tokens = self.ints("segments", "tokens")
+        return np.maximum(tokens, 0) if len(self.hidden_segments) else tokens
+
+    @cached_property
+    def token_sums(self) -> NDArray[np.int64]:
+        """The known tokens of all segments before each, shape (segments + 1,)."""
+        return np.append(0, np.cumsum(self.known_tokens))
+
+    @cached_property
     def edge_offsets(self) -> NDArray[np.int64]:
         """Where the edges into each operation begin, shape (operations + 1,)."""
         self.need("ST-ORD-008")
-        counts = np.bincount(self.raw("edges", "target"), minlength=self.rows("operations"))
-        return np.concatenate([[0], np.cumsum(counts)])
+        return group_offsets(self.raw("edges", "target"), self.rows("operations"))
 
     @cached_property
     def media_codes(self) -> tuple[NDArray[np.int64], list[str]]:
@@ -129,9 +150,26 @@ class TraceView(TableView):
 
 def first_rows(owners: NDArray[np.int64], count: int, missing: int) -> NDArray[np.int64]:
     """For each of `count` things the first row that names it, `missing` if none does; null rows name nothing."""
+    return first_uses((owners[rows] for rows in blocks(len(owners))), count, missing)
+
+
+def first_uses(uses: Iterable[NDArray[np.int64]], count: int, missing: int) -> NDArray[np.int64]:
+    """For each of `count` things the place of its first use, `missing` if it has none.
+
+    Args:
+        uses: the things used, in blocks; `NULL` stands for none. Places are counted over all blocks.
+        count: things that there are.
+        missing: a number that is no place.
+    """
     first = np.full(count, missing, dtype=np.int64)
-    rows = np.flatnonzero(owners != NULL)[::-1]
-    first[owners[rows]] = rows  # of several assignments to one place the last one stays
+    begin = 0
+    for block in uses:
+        places = np.flatnonzero(block != NULL)
+        places = places[first[block[places]] == missing][::-1]
+        first[block[places]] = places + begin  # of several assignments to one place the last one stays
+        begin += len(block)
+        if count <= len(block) and not (first == missing).any():
+            break
     return first
 
 
@@ -142,6 +180,8 @@ def descents(values: NDArray[Any]) -> NDArray[np.int64]:
 
 def sorts_before(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
     """The rows that sort before the row above them, by these columns without nulls; text by its UTF-8 bytes."""
+    import pyarrow.compute as pc
+
     rows = len(columns[0])
     wrong, equal = np.zeros(max(rows - 1, 0), dtype=np.bool_), np.ones(max(rows - 1, 0), dtype=np.bool_)
     for column in columns:

@@ -264,12 +264,12 @@ def _judge_group(
 def _joint_cycle(trace: Trace, base: Constraints, plan: Plan) -> Iterator[tuple[Finding, list[int]]]:
     """A finding and a circle for each task in which all constraints together are cyclic, though each alone is not."""
     count = trace.operations.rows
-    tasks = trace.operations.ints("task").tolist()
+    tasks = trace.operations.ints("task")
     added: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for edge in plan.edges:
-        added[tasks[edge.target]][edge.target].append(edge.source)
+        added[int(tasks[edge.target])][edge.target].append(edge.source)
     for hub, group in enumerate(plan.groups, count):
-        into = added[tasks[group.hold[0]]]
+        into = added[int(tasks[group.hold[0]])]
         into[hub] = group.wait
         for operation in group.hold:
             into[operation].append(hub)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from semtrace import kernels
 from semtrace.errors import ReplayError
-from semtrace.kernels import run
+from semtrace.graph.lockstep import Lockstep
 from semtrace.records.enums import Trigger
 
 if TYPE_CHECKING:
@@ -121,6 +122,16 @@ def schedule(
             requirement="ST-REL-001",
             hint="look for a delay, lag, duration or arrival that is off by a unit",
         )
+    tokens = duration_ns if first_token_after_ns is None else first_token_after_ns
+    lockstep = _lockstep(constraints)
+    if lockstep is not None:
+
+        def after(edges: NDArray[np.int64]) -> NDArray[np.int64]:
+            return _after(constraints, edges, external_delay_ns, duration_ns, tokens)
+
+        ready = lockstep.ready_times(arrival_ns, after)
+        released = ready + external_delay_ns
+        return Schedule(ready, released, released + duration_ns)
     count = constraints.operations
     nodes = count + len(constraints.waits)
     edges = _Edges.of(constraints, nodes)
@@ -128,18 +139,41 @@ def schedule(
     def widened(values: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.concatenate([values, np.zeros(nodes - count, dtype=np.int64)]) if nodes > count else values
 
-    length = widened(duration_ns)
-    tokens = length if first_token_after_ns is None else widened(first_token_after_ns)
     ready, released, finished = (np.full(nodes, UNKNOWN, dtype=np.int64) for _ in range(3))
     order = edges.order()
-    run(
+    kernels.run(
         _forward,
         len(edges.source),
         *(order, edges.offsets, edges.source, edges.trigger, edges.lag_ns),
-        *(widened(arrival_ns), widened(external_delay_ns), length, tokens),
+        *(widened(arrival_ns), widened(external_delay_ns), widened(duration_ns), widened(tokens)),
         *(ready, released, finished),
     )
     return Schedule(ready[:count], released[:count], finished[:count])
+
+
+def _lockstep(constraints: Constraints) -> Lockstep | None:
+    """The steps of constraints, None where stepping through them does not pay, or needs another order than that of rows."""
+    few = len(constraints.source) < kernels.WORTH_COMPILING
+    if few or constraints.waits or not bool((constraints.source < constraints.target).all()):
+        return None
+    lockstep = Lockstep.of(constraints.offsets, constraints.source)
+    return lockstep if lockstep.wide else None
+
+
+def _after(
+    constraints: Constraints,
+    edges: NDArray[np.int64],
+    delay_ns: NDArray[np.int64],
+    length_ns: NDArray[np.int64],
+    token_ns: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """How long after its source became ready each of some edges is satisfied, in ns."""
+    source, trigger = constraints.source.take(edges), constraints.trigger.take(edges)
+    runs = length_ns.take(source)
+    early = np.flatnonzero(trigger != Trigger.FINISH)
+    begun = trigger[early] == Trigger.FIRST_TOKEN
+    runs[early] = np.where(begun, token_ns[source[early]], 0)
+    return delay_ns.take(source) + runs + constraints.lag_ns.take(edges)
 
 
 def _forward(
@@ -235,7 +269,7 @@ class _Edges:
         by_source = np.argsort(self.source, kind="stable")
         missing = np.bincount(self.target, minlength=self.nodes).astype(np.int64)
         order, placed = np.zeros(self.nodes, dtype=np.int64), np.zeros(1, dtype=np.int64)
-        run(
+        kernels.run(
             _kahn,
             len(self.source),
             *(_offsets(self.source, self.nodes), self.target[by_source], missing, order, placed),

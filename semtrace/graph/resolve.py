@@ -11,6 +11,7 @@ import numpy as np
 from semtrace.check.finding import Finding
 from semtrace.errors import ReplayError
 from semtrace.records.enums import EdgeKind, Trigger
+from semtrace.records.trace import group_offsets
 from semtrace.store.digests import show, work_digest
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ class Constraints:
     @cached_property
     def in_degree(self) -> NDArray[np.int64]:
         """How many edges and groups each operation waits for, shape (operations,)."""
-        degree = np.bincount(self.target, minlength=self.operations)
+        degree = np.diff(self.offsets)
         for hold in self.holds:
             degree[hold] += 1
-        return degree.astype(np.int64)
+        return degree
 
     @cached_property
     def by_source(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -58,7 +59,7 @@ class Constraints:
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """Where the edges into each operation begin, shape (operations + 1,)."""
-        return np.searchsorted(self.target, np.arange(self.operations + 1)).astype(np.int64)
+        return group_offsets(self.target, self.operations)
 
 
 def plan_findings(trace: Trace, plan: Plan) -> Iterator[Finding]:

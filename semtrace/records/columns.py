@@ -39,6 +39,8 @@ class Columns:
                     requirement="ST-TAB-002",
                 )
         self._ints: dict[str, NDArray[np.int64]] = {}
+        self.column_digests: dict[int, bytes] = {}
+        """Digests of columns that were computed already, by number (see `store.digests`)."""
 
     @classmethod
     def of(cls, spec: Table, columns: Mapping[str, Sequence[object]]) -> Columns:
@@ -100,16 +102,22 @@ class Columns:
         """The column as int64, `NULL` where it is null. Cached: not to be written to."""
         found = self._ints.get(name)
         if found is None:
-            found = self.raw(name).astype(np.int64)
-            if self.array(name).null_count:
-                found[~self.known(name)] = NULL
+            found = self.part(name, slice(0, self.rows))
             found.flags.writeable = False
             self._ints[name] = found
         return found
 
-    def known(self, name: str) -> NDArray[np.bool_]:
-        """Which rows have a value in the column."""
+    def part(self, name: str, rows: slice) -> NDArray[np.int64]:
+        """A stretch of what `ints` gives, made of these rows alone. Not to be written to."""
         array = self.array(name)
+        values: NDArray[np.int64] = self.raw(name)[rows].astype(np.int64, copy=False)
+        if not array.null_count:
+            return values
+        return np.where(self.known(name, rows), values, NULL)
+
+    def known(self, name: str, rows: slice = slice(None)) -> NDArray[np.bool_]:
+        """Which rows have a value in the column; of all rows, or of a stretch of them."""
+        array = self.array(name)[rows]
         if not array.null_count:
             return np.ones(len(array), dtype=np.bool_)
         mask: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from semtrace.blocks import blocks
 from semtrace.errors import IntegrityError
 from semtrace.records.columns import NULL, Columns, known_tables
 from semtrace.records.trace_tables import TRACE_TABLES
@@ -23,6 +24,25 @@ OWNED_BY_OPERATION: Final = {"segments": "operation", "edges": "target", "state_
 
 TASK_TABLES: Final = ("stages", "sessions", "operations", *OWNED_BY_OPERATION)
 """Tables of which a task is a slice."""
+
+
+def group_offsets(owners: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Where the rows of each of `count` owners begin, shape (count + 1,).
+
+    Args:
+        owners: the owner of each row, ascending.
+        count: owners that there are; rows of others are left out.
+    """
+    ends = np.zeros(count + 1, dtype=np.int64)
+    for rows in blocks(len(owners)):
+        part = owners[rows.start : rows.stop + 1]  # with the row after the block
+        last = np.flatnonzero(part[1:] != part[:-1])
+        if rows.stop == len(owners):
+            last = np.append(last, len(part) - 1)
+        owner = part[last].astype(np.int64)
+        there = owner < count
+        ends[owner[there] + 1] = last[there] + (rows.start + 1)
+    return np.maximum.accumulate(ends, out=ends)
 
 
 class Content(Protocol):
@@ -93,11 +113,13 @@ class Trace:
         found: dict[str, NDArray[np.int64]] = {}
         for name in ("stages", "sessions", "operations"):
             found[name] = np.searchsorted(self.tables[name].ints("task"), bounds).astype(np.int64)
-        for name, column in OWNED_BY_OPERATION.items():
-            found[name] = np.searchsorted(self.tables[name].ints(column), found["operations"]).astype(
-                np.int64
-            )
+        for name in OWNED_BY_OPERATION:
+            found[name] = self._by_operation(name)[found["operations"]]
         return found
+
+    def _by_operation(self, table: str) -> NDArray[np.int64]:
+        owner = self.tables[table].raw(OWNED_BY_OPERATION[table])
+        return group_offsets(owner, self.operations.rows)
 
     def offsets(self, table: str) -> NDArray[np.int64]:
         """Where each task's slice of a table begins, shape (tasks + 1,); for the tables in `TASK_TABLES`.
@@ -114,14 +136,12 @@ class Trace:
     @cached_property
     def segment_offsets(self) -> NDArray[np.int64]:
         """Where each operation's own segments begin, shape (operations + 1,)."""
-        bounds = np.arange(self.operations.rows + 1)
-        return np.searchsorted(self.segments.ints("operation"), bounds).astype(np.int64)
+        return self._by_operation("segments")
 
     @cached_property
     def edge_offsets(self) -> NDArray[np.int64]:
         """Where the edges into each operation begin, shape (operations + 1,)."""
-        bounds = np.arange(self.operations.rows + 1)
-        return np.searchsorted(self.edges.ints("target"), bounds).astype(np.int64)
+        return self._by_operation("edges")
 
     def artifact(self, row: int) -> bytes | None:
         """The content of an artifact by its row; None where it is null, withheld or not here.

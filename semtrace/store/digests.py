@@ -40,6 +40,8 @@ TRACE_CONTEXT: Final = "semtrace v1 trace"
 EXECUTION_CONTEXT: Final = "semtrace v1 execution"
 
 _PREFIX: Final = "blake3:"
+_WORTH_THREADS: Final = 4 << 20
+"""Bytes from which on hashing with several threads pays."""
 
 
 def show(digest: bytes) -> str:
@@ -89,7 +91,8 @@ def _fixed(array: pa.Array) -> memoryview | bytes:
 
 def column_digest(column: Column, array: pa.Array) -> bytes:
     """Digest of one column."""
-    hasher = blake3(derive_key_context=COLUMN_CONTEXT)
+    threads = blake3.AUTO if array.nbytes >= _WORTH_THREADS else 1
+    hasher = blake3(derive_key_context=COLUMN_CONTEXT, max_threads=threads)
     for part in column_bytes(column, array):
         hasher.update(part)
     return hasher.digest()
@@ -107,7 +110,10 @@ def table_bytes(columns: Columns, levels: frozenset[Level]) -> bytes | None:
         array = columns.array(column.name)
         if array.null_count == len(array):
             continue
-        parts.append(bytes([column.number]) + column_digest(column, array))
+        digest = columns.column_digests.get(column.number)
+        if digest is None:
+            digest = columns.column_digests[column.number] = column_digest(column, array)
+        parts.append(bytes([column.number]) + digest)
     return b"".join(parts)
 
 

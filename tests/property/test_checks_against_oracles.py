@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semtrace.check import check_trace
-from semtrace.check.context import holders
+from semtrace.check.holders import holders
 from semtrace.check.order import stages_by_first_operation
 from semtrace.records.chat import context
 from semtrace.records.columns import NULL, Columns
