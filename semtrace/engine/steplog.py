@@ -32,6 +32,7 @@ _COLUMNS: Final = (*GEOMETRY, "duration_ns")
 _LEAST: Final = {"requests": 1, "duration_ns": 1, "n": 1}
 _MOST: Final = {"duration_ns": MOST_NS, "n": 1 << 20, "computed": 1 << 40}
 _PHASES: Final = ("prefill", "prefill_last", "decode")
+_KINDS: Final = ("new", "resumed", "running")
 
 
 class StepLogError(FormatError):
@@ -333,15 +334,21 @@ def _requests(
     row: dict[str, Any], made: _Scheduled, caught_up: dict[str, bool], at: int, problems: _Problems
 ) -> None:
     """Take the requests of a step, and what is known of them from the steps before."""
-    preempted, requests = row.get("preempted", []), row.get("reqs")
-    if not isinstance(preempted, list) or not isinstance(requests, list):
-        problems.add("ST-COST-041", at, "reqs and preempted must be lists")
+    requests = row.get("reqs")
+    if not isinstance(requests, list):
+        problems.add("ST-COST-041", at, "reqs must be a list")
         return
-    for name in preempted:
-        caught_up[str(name)] = False
     for request in requests:
-        if not isinstance(request, dict) or request.get("phase") not in _PHASES:
-            problems.add("ST-COST-041", at, f"a request's phase must be {', '.join(_PHASES)}", "reqs")
+        if not isinstance(request, dict):
+            problems.add("ST-COST-041", at, "a request must be an object", "reqs")
+            continue
+        wrong = [
+            f"a request's {name} must be {', '.join(allowed)}"
+            for name, allowed in (("phase", _PHASES), ("kind", _KINDS))
+            if request.get(name) not in allowed
+        ]
+        if wrong:
+            problems.add("ST-COST-041", at, "; ".join(wrong), "reqs")
             continue
         name, phase = str(request.get("req")), request["phase"]
         started = request.get("kind") == "running" and phase == "decode"

@@ -147,6 +147,8 @@ def test_eight_bit_weights_and_cache_halve_the_traffic():
     step = [1, 0, 1, 1, 0, 0, 1024, 1024]
     halved = {**base, "weight_bytes": 1, "kv_bytes": 1}
     assert time_of({"kind": "roofline"}, step, halved, ROUND) == 7574061
+    cache_only = {**base, "kv_bytes": 1}  # 2,099.2 ns less in each of 32 layers
+    assert time_of({"kind": "roofline"}, step, cache_only, ROUND) == 15080947
 
 
 @st.composite

@@ -139,13 +139,15 @@ def test_a_missing_number_is_named(tmp_path):
         (json.dumps(ROW) + "\n{", "line 2: is no JSON object"),
         (json.dumps(ROW) + "\n[1]", "line 2: is no JSON object"),
         ('{"a":' * 5000 + "1" + "}" * 5000, "is no JSON object"),
-        ('{"t": "step", "i": 1, "reqs": 5}', "reqs and preempted must be lists"),
+        ('{"t": "step", "i": 1, "reqs": 5}', "reqs must be a list"),
         ('{"t": "step", "i": 1, "reqs": [{"phase": "x"}]}', "a request's phase must be"),
-        ('{"t": "step", "i": 1, "reqs": [{"phase": "decode"}]}', "n is missing"),
+        ('{"t": "step", "i": 1, "reqs": [{"phase": "decode"}]}', "a request's kind must be new, resumed, running"),
+        ('{"t": "step", "i": 1, "reqs": [4]}', "a request must be an object"),
+        ('{"t": "step", "i": 1, "reqs": [{"phase": "decode", "kind": "new"}]}', "n is missing"),
         ('{"t": "step", "i": 1, "reqs": [], "end_ns": 4}', "there is no step"),
-        ('{"t": "step", "i": 1, "reqs": [{"phase": "decode", "n": 1, "computed": 1}], "start_ns": 5, "end_ns": 5}', "end_ns must be from 1"),
+        ('{"t": "step", "i": 1, "reqs": [{"phase": "decode", "kind": "new", "n": 1, "computed": 1}], "start_ns": 5, "end_ns": 5}', "end_ns must be from 1"),
     ],
-    ids=range(14),
+    ids=range(16),
 )  # fmt: skip
 def test_what_is_no_log_is_refused(tmp_path, text, said):
     assert said in refused(tmp_path, text)[0][1]
