@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := semtrace adapters conformance tests examples tools benchmarks
 
-.PHONY: demo test test-integration lint format bench fuzz proto golden clean
+.PHONY: demo test test-integration lint format bench fuzz proto golden golden-vllm clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -76,3 +76,7 @@ fuzz: .venv/.installed
 golden: .venv/.installed
 	$(BIN)/python conformance/make_cases.py
 	$(BIN)/python conformance/fakes/golden.py
+
+# What vLLM's own schedulers did with some loads.
+golden-vllm: .venv/.installed .venvs/vllm/.installed
+	$(BIN)/python tests/differential/vllm_schedules/make.py

@@ -1,0 +1,61 @@
+"""Runs the script that drives vLLM's own schedulers, in the environment that has vLLM."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venvs" / "vllm" / "bin" / "python"
+SCRIPTS = ROOT / "tests" / "integration" / "vllm"
+
+
+def environment() -> Path:
+    """The Python that has vLLM."""
+    if not PYTHON.exists():
+        raise AssertionError("there is no environment for vLLM: make .venvs/vllm/.installed")
+    return PYTHON
+
+
+def engine(order: str) -> tuple[dict[str, Any], list[list[Any]]]:
+    """A load that ran in vLLM's whole engine, and its schedule."""
+    command = [environment(), "-W", "ignore", SCRIPTS / "engine.py", order]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        raise AssertionError(done.stderr[-3000:])
+    case, rows = json.loads(done.stdout.splitlines()[-1])
+    return case, rows
+
+
+def recorded(cases: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[list[Any]]]]:
+    """Each case with the schedule that vLLM makes of it, while vLLM goes on with the next."""
+    asked: list[dict[str, Any]] = []
+    command = [environment(), "-W", "ignore", SCRIPTS / "drive.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        into = driver.stdin
+
+        def ask() -> None:
+            with into:
+                for case in cases:
+                    asked.append(case)
+                    into.write(json.dumps(case) + "\n")
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        answered = 0
+        for line in driver.stdout:
+            yield asked[answered], json.loads(line)
+            answered += 1
+        asking.join()
+    if driver.returncode or answered != len(asked):
+        raise AssertionError(
+            f"vLLM's driver ended with {driver.returncode} after {answered} of {len(asked)} cases"
+        )
