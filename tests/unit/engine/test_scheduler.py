@@ -183,6 +183,26 @@ def test_of_equal_priority_and_arrival_the_first_admitted_is_preempted():
     assert scheduler.running == [second]
 
 
+def test_requests_of_equal_priority_and_arrival_can_preempt_each_other_for_ever():
+    """So does vLLM; whoever gives each request an arrival of its own is safe: somebody is never the victim then."""
+    for arrivals, ended in (((0, 0), []), ((0, 1), [1, 2])):
+        scheduler = make(
+            blocks=5,
+            block_size=16,
+            order="priority",
+            prefix_caching=False,
+            long_prefill_token_threshold=9,
+            threshold_always=True,
+            reserve_full_isl=False,
+        )
+        first, second = (request(1, 40, 2, arrival=arrivals[0]), request(2, 40, 2, arrival=arrivals[1]))
+        added(scheduler, first)
+        run(scheduler, 2)
+        added(scheduler, second)
+        assert run(scheduler, 200) == ended
+        assert (first.preemptions >= 40) == (second.preemptions >= 40) == (not ended)
+
+
 def test_watermark_holds_while_others_run():
     scheduler = make(blocks=6, watermark_blocks=3)
     added(scheduler, request(1, 8, 2), request(2, 4, 1))
