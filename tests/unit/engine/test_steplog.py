@@ -204,6 +204,19 @@ def changed(execution: Execution, table: str, column: str, row: int, value: int)
     return Execution.from_arrow(execution.header, data)
 
 
+@pytest.mark.parametrize("outputs", [0, None])
+def test_an_operation_without_output_yields_no_token(outputs):
+    """ST-COST-043."""
+    served, event = next(
+        (served, request.id) for served in SERVED for request in served.requests if request.max_tokens == 1
+    )
+    (last,) = [run[1] + run[2] - 1 for run in served.runs if run[0] == event][-1:]
+    log = log_of_execution(changed(served.execution(), "events", "output_tokens", event, outputs), "x")
+    expected = [list(step) for step in served.geometries]
+    expected[last][3] -= 1
+    assert log.geometry.tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("table", "column", "value", "said"),
     [
