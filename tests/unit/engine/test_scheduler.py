@@ -203,6 +203,23 @@ def test_requests_of_equal_priority_and_arrival_can_preempt_each_other_for_ever(
         assert (first.preemptions >= 40) == (second.preemptions >= 40) == (not ended)
 
 
+def test_a_victim_taken_out_of_the_step_leaves_blocks_that_are_found_though_never_computed():
+    """So does vLLM: keys are given when the step is scheduled and are not taken back."""
+    scheduler = make(blocks=9, order="priority", long_prefill_token_threshold=8, threshold_always=True)
+    (low,) = added(scheduler, request(1, 25, 1, priority=1))
+    run(scheduler, 1)
+    added(scheduler, request(2, 8, 2, priority=0))
+    run(scheduler, 1)
+    step = (
+        scheduler.schedule()
+    )  # low gets blocks 7 and 8 for its tokens 16 to 24, then loses all to who comes after it
+    assert step.preempted == [low]
+    assert step.entries[0].blocks == (8,)
+    scheduler.update(step)
+    (entry,) = scheduler.schedule().entries
+    assert (entry.computed, entry.hits) == (20, (1, 2, 3, 4, 7))
+
+
 def test_watermark_holds_while_others_run():
     scheduler = make(blocks=6, watermark_blocks=3)
     added(scheduler, request(1, 8, 2), request(2, 4, 1))
