@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from semtrace.blocks import blocks, rows_where
+from semtrace.blocks import blocks
 from semtrace.check.finding import Finding, found
 from semtrace.check.rules import Rule, rule
 from semtrace.check.view import TraceView, descents, first_rows, first_uses, pair_keys, sorts_before
@@ -283,15 +283,13 @@ def references_point_down(view: TraceView) -> Iterator[Finding]:
         yield from found(
             "ST-EDGE-002", same, lambda row: f"operation {source[row]} waits for itself", table="edges"
         )
-        yield from _lower(view, "edges", "source", None, target, source, equal=True)
-    based = view.based
-    base = view.ints("operations", "context_base")[based]
-    yield from _lower(view, "operations", "context_base", based, based, base)
+        yield from _lower(view, "edges", "source", _references(view, "edges", "target", "source"), equal=True)
+    yield from _lower(
+        view, "operations", "context_base", _references(view, "operations", None, "context_base")
+    )
     if view.any_known("segments", "source_operation"):
-        source = view.raw("segments", "source_operation")
-        rows = np.flatnonzero(view.known("segments", "source_operation"))
-        owner = view.raw("segments", "operation")[rows]
-        yield from _lower(view, "segments", "source_operation", rows, owner, source[rows])
+        refer = _references(view, "segments", "operation", "source_operation")
+        yield from _lower(view, "segments", "source_operation", refer)
 
 
 @rule("ST-ORD-002", "ST-ORD-003")
@@ -325,17 +323,38 @@ def readers_after_writers(view: TraceView) -> Iterator[Finding]:
     reader = view.ints("state_accesses", "operation")
     writer = view.ints("state_versions", "writer")[view.ints("state_accesses", "state_version")]
     read = view.raw("state_accesses", "mode") == AccessMode.READ
-    rows = np.flatnonzero(read & (writer != NULL) & (writer != reader))
-    yield from _lower(view, "state_accesses", "state_version", rows, reader[rows], writer[rows])
+
+    def pairs(rows: slice) -> _References:
+        kept = read[rows] & (writer[rows] != NULL) & (writer[rows] != reader[rows])
+        return np.flatnonzero(kept) + rows.start, reader[rows][kept], writer[rows][kept]
+
+    yield from _lower(view, "state_accesses", "state_version", pairs)
+
+
+_References = tuple["NDArray[np.int64]", "NDArray[Any]", "NDArray[Any]"]
+"""Rows that refer, the operation of each, and the operation that it refers to."""
+
+
+def _references(
+    view: TraceView, table: str, owner: str | None, column: str
+) -> Callable[[slice], _References]:
+    """What a column of references to operations refers to; `owner` names the referring operations, None: the rows."""
+    referred = view.raw(table, column)
+    owners = None if owner is None else view.raw(table, owner)
+
+    def pairs(rows: slice) -> _References:
+        kept = np.flatnonzero(view.known(table, column, rows))
+        row = kept + rows.start
+        return row, row if owners is None else owners[rows].take(kept), referred[rows].take(kept)
+
+    return pairs
 
 
 def _lower(
     view: TraceView,
     table: str,
     column: str,
-    rows: NDArray[np.int64] | None,
-    operation: NDArray[Any],
-    referred: NDArray[Any],
+    pairs: Callable[[slice], _References],
     *,
     equal: bool = False,
 ) -> Iterator[Finding]:
@@ -345,27 +364,26 @@ def _lower(
         view: the trace.
         table: the table that refers.
         column: its column.
-        rows: the rows that refer, ascending; None if all do.
-        operation: the operation of each of these rows.
-        referred: the operation referred to.
+        pairs: gives the references of a stretch of rows.
         equal: whether a reference of an operation to itself is another rule's business.
     """
-    if not len(operation):
-        return
-    task = view.task
-    higher = np.greater if equal else np.greater_equal
-    other = rows_where(len(operation), lambda part: task.take(operation[part]) != task.take(referred[part]))
-    yield from _other_task(table, column, other if rows is None else rows[other])
-    high = rows_where(len(operation), lambda part: higher(referred[part], operation[part]))
-    high = np.setdiff1d(high, other, assume_unique=True)
+    others, highs = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for part in blocks(view.rows(table)):
+        rows, operation, referred = pairs(part)
+        if not len(rows):
+            continue
+        task = view.task
+        other = task.take(operation) != task.take(referred)
+        high = (referred > operation) if equal else (referred >= operation)
+        others.append(rows[other])
+        highs.append(rows[high & ~other])
+    yield from _other_task(table, column, np.concatenate(others))
 
     def say(row: int) -> str:
-        at = row if rows is None else int(np.searchsorted(rows, row))
-        return f"operation {operation[at]} refers to operation {referred[at]}, which is not a lower row"
+        _, operation, referred = pairs(slice(row, row + 1))
+        return f"operation {operation[0]} refers to operation {referred[0]}, which is not a lower row"
 
-    yield from found(
-        "ST-ORD-002", high if rows is None else rows[high], say, table=table, column=column, hint=_RENUMBER
-    )
+    yield from found("ST-ORD-002", np.concatenate(highs), say, table=table, column=column, hint=_RENUMBER)
 
 
 def _other_task(table: str, column: str, rows: NDArray[np.int64]) -> Iterator[Finding]:

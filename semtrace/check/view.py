@@ -61,9 +61,9 @@ class TableView:
         """A column as an Arrow array."""
         return self._columns(table, column).array(column)
 
-    def known(self, table: str, column: str) -> NDArray[np.bool_]:
-        """Which rows have a value."""
-        return self._columns(table, column).known(column)
+    def known(self, table: str, column: str, rows: slice = slice(None)) -> NDArray[np.bool_]:
+        """Which rows have a value; of all rows, or of a stretch of them."""
+        return self._columns(table, column).known(column, rows)
 
     def any_known(self, table: str, column: str) -> bool:
         """Whether a column has a value in any row."""

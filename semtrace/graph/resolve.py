@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,14 +29,15 @@ class Constraints:
 
     Attributes:
         operations: number of operations.
-        target, source, trigger, lag_ns: the edges, recorded ones kept and added ones, sorted by target.
+        target, source, trigger, lag_ns: the edges, recorded ones kept and added ones, sorted by target. Targets and
+            triggers can be unsigned, as they are stored: nothing greater is to be taken from them.
         waits, holds: the groups, each an array of operations.
     """
 
     operations: int
-    target: NDArray[np.int64]
+    target: NDArray[Any]
     source: NDArray[np.int64]
-    trigger: NDArray[np.int64]
+    trigger: NDArray[Any]
     lag_ns: NDArray[np.int64]
     waits: tuple[NDArray[np.int64], ...] = ()
     holds: tuple[NDArray[np.int64], ...] = ()
@@ -127,7 +128,7 @@ def resolve(trace: Trace, plan: Plan) -> Constraints:
             hint=problems[0].hint,
         )
     edges = trace.edges
-    columns = [edges.ints(name) for name in ("target", "source", "trigger", "lag_ns")]
+    columns = [edges.raw("target"), edges.ints("source"), edges.raw("trigger"), edges.ints("lag_ns")]
     if plan.base == "work-only":
         keep = np.isin(edges.ints("kind"), (EdgeKind.DATA, EdgeKind.STATE))
         columns = [column[keep] for column in columns]

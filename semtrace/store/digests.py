@@ -40,8 +40,6 @@ TRACE_CONTEXT: Final = "semtrace v1 trace"
 EXECUTION_CONTEXT: Final = "semtrace v1 execution"
 
 _PREFIX: Final = "blake3:"
-_WORTH_THREADS: Final = 4 << 20
-"""Bytes from which on hashing with several threads pays."""
 
 
 def show(digest: bytes) -> str:
@@ -91,8 +89,7 @@ def _fixed(array: pa.Array) -> memoryview | bytes:
 
 def column_digest(column: Column, array: pa.Array) -> bytes:
     """Digest of one column."""
-    threads = blake3.AUTO if array.nbytes >= _WORTH_THREADS else 1
-    hasher = blake3(derive_key_context=COLUMN_CONTEXT, max_threads=threads)
+    hasher = blake3(derive_key_context=COLUMN_CONTEXT)
     for part in column_bytes(column, array):
         hasher.update(part)
     return hasher.digest()

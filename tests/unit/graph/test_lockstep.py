@@ -59,7 +59,7 @@ def test_steps_give_the_times_of_the_plain_loop(seed, block, monkeypatch):
 def test_parts_without_edges_between_them_begin_anew():
     offsets = np.array([0, 0, 1, 1, 2, 2, 4])
     made = Lockstep.of(offsets, np.array([0, 2, 3, 4]))
-    assert made.place.tolist() == [0, 1, 0, 1, 2, 3]
+    assert made.starts.tolist() == [0, 2, 6]
     assert (made.steps, made.wide) == (4, False)
     nothing = Lockstep.of(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
     assert nothing.steps == 0
