@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from semtrace.build import TraceBuilder
 from semtrace.engine.calibrate import (
     BLOCKS,
     TERMS,
@@ -21,7 +24,13 @@ from semtrace.engine.calibrate import (
 )
 from semtrace.engine.cost import Limits, LinearCost, compile_cost, step_ns
 from semtrace.engine.steplog import StepLog, StepLogError
+from semtrace.engine.steplog_runs import log_of_execution
 from semtrace.engine.table import TableCost
+from semtrace.graph.plan import dag
+from semtrace.records.enums import OperationKind
+from semtrace.replay.run import replay
+from semtrace.replay.scenario import Scenario
+from semtrace.store.digests import show, work_digest
 from support.step_logs import serve
 
 small = st.floats(-4, 4).map(lambda value: round(value, 3))
@@ -208,3 +217,33 @@ def test_few_steps_are_refused():
     short = StepLog(log.geometry[:19], log.duration_ns[:19], log.part[:19])
     with pytest.raises(StepLogError, match="19 steps are too few"):
         calibrate(short, "linear")
+
+
+def test_the_cost_of_a_simulated_engine_comes_back_from_its_executions():
+    """From engine to step log to cost, with preemptions: to the picosecond."""
+    coefficients = {
+        "c0_ps": 4 * 10**9,
+        "c_seq_ps": 3 * 10**7,
+        "c_prefill_ps": 2 * 10**7,
+        "c_decode_ps": 10**7,
+    }
+    cost = LinearCost(**coefficients, c_kv_ps=9000)
+    builder, rng = TraceBuilder(), random.Random(4)
+    for number in range(16):
+        task = builder.task(f"t{number}", arrival_ns=number * 3_000_000)
+        for at in range(3):
+            builder.operation(
+                task, OperationKind.LLM, "a", started_ns=number * 3_000_000 + at,
+                prompt_tokens=rng.randint(1, 600), output_tokens=rng.randint(1, 120),
+            )  # fmt: skip
+    trace = builder.build().trace
+    scheduler = {"max_num_seqs": 32, "max_num_batched_tokens": 512}
+    settings = {"blocks": 100, "block_size": 16, "servers": 2, "scheduler": scheduler, "cost": cost.as_json()}
+    scenario = Scenario.parse({"backend": {"name": "engine", "settings": settings}}, path="scenario")
+    execution = replay(trace, dag(show(work_digest(trace))), scenario, detail=["steps", "step_runs"])
+    assert execution.events.ints("preemptions").sum() > 5
+    log = log_of_execution(execution, "x")
+    assert set(log.part.tolist()) == {0, 1}
+    made = calibrate(log, "linear")
+    assert made.cost.model_copy(update={"notes": None}) == cost
+    assert made.out_of_sample["all"].p95 < 1e-3
