@@ -1,4 +1,8 @@
-"""Our scheduler does what vLLM's own did, tick by tick, on recorded loads with every setting."""
+"""Our scheduler does what vLLM's own did, tick by tick, on recorded loads with every setting.
+
+Holds ST-ENG-030, ST-ENG-031, ST-ENG-032, ST-ENG-033, ST-ENG-034, ST-ENG-035, ST-ENG-036, ST-ENG-040, ST-ENG-041, ST-ENG-042,
+ST-ENG-051 and ST-ENG-052; each has faults in test_scheduler_mutants.py.
+"""
 
 from collections import Counter
 
