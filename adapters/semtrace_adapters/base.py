@@ -12,7 +12,7 @@ import zipfile
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Protocol, cast
 
 from semtrace.errors import FormatError, UsageError
 from semtrace.store.container import MANIFEST
@@ -144,6 +144,22 @@ class Adapter(Protocol):
         ...
 
 
+class Exporter(Protocol):
+    """An adapter that writes, too: the optional member `write`."""
+
+    name: str
+    version: str
+
+    def write(self, trace: Trace, output: BinaryIO, options: ImportOptions) -> list[Loss]:
+        """Write a valid trace in the family's form; what that cannot say is returned, as of an import.
+
+        Raises:
+            FormatError, ReplayError: nothing of the trace can be said in this form, or it lacks what the form needs.
+            UsageError: an option has no such value.
+        """
+        ...
+
+
 @functools.cache
 def adapters() -> dict[str, Adapter]:
     """All installed adapters by name."""
@@ -190,6 +206,27 @@ def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
             hint="name one with --adapter",
         )
     return known[sure[0][1]]
+
+
+def exporters() -> dict[str, Exporter]:
+    """The installed adapters that can write, by name."""
+    return {
+        name: cast("Exporter", adapter) for name, adapter in adapters().items() if hasattr(adapter, "write")
+    }
+
+
+def exporter(name: str) -> Exporter:
+    """The adapter of this name that can write.
+
+    Raises:
+        UsageError: there is none.
+    """
+    known = exporters()
+    if name not in known:
+        raise UsageError(
+            f"no adapter {name!r} that writes", code="adapter.unknown", hint=f"there are: {', '.join(known)}"
+        )
+    return known[name]
 
 
 def _refuse_own(path: Path) -> None:

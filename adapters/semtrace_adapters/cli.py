@@ -1,4 +1,4 @@
-"""The command `semtrace import`."""
+"""The commands `semtrace import` and `semtrace export`."""
 
 import os
 from pathlib import Path
@@ -6,11 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semtrace.cli.common import ForceOption, JsonOption, command, emit, finding_lines, progress
+from semtrace.cli.common import (
+    ForceOption,
+    JsonOption,
+    TraceArgument,
+    command,
+    emit,
+    finding_lines,
+    open_trace,
+    progress,
+)
 from semtrace.cli.printing import visible
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
     from semtrace.store.manifest import Loss
@@ -104,10 +115,7 @@ def import_command(
                 f"{chosen.name}: {value['tasks']} tasks, {value['operations']} operations, {value['edges']} edges "
                 f"from {len(files)} files"
             ),
-            *(
-                escape(f"  {loss.effect:9} {loss.count:>5} × {loss.message}{_places(loss)}")
-                for loss in result.loss
-            ),
+            *_loss_lines(result.loss),
             *finding_lines(findings),
             f"written to {escape(str(output))}",
         ]
@@ -115,6 +123,52 @@ def import_command(
 
     emit(value, as_json=json_output, text=text)
     return ExitCode.FINDINGS if findings else ExitCode.OK
+
+
+@command
+def export_command(
+    trace: TraceArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")],
+    form: Annotated[str, typer.Option("--format", metavar="NAME", help="The adapter that writes it.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the adapter.")
+    ] = None,
+    force: ForceOption = False,
+    json_output: JsonOption = False,
+) -> ExitCode:
+    """Write a trace in another tool's form, and say what that form cannot carry."""
+    from semtrace.store.container import check_output, replacing
+    from semtrace_adapters.base import ImportOptions, exporter
+
+    chosen = exporter(form)
+    check_output(output, overwrite=force, inputs=[trace])
+    bundle = open_trace(trace)
+    with replacing(output, overwrite=force) as temporary:
+        with temporary.open("wb") as file:
+            losses = chosen.write(bundle.trace, file, ImportOptions(values=_options(settings or [])))
+        size = temporary.stat().st_size
+    value: dict[str, Any] = {
+        "output": str(output),
+        "adapter": chosen.name,
+        "adapter_version": chosen.version,
+        "bytes": size,
+        "loss": [loss.as_json() for loss in losses],
+    }
+
+    def text() -> "list[RenderableType]":
+        from rich.markup import escape
+
+        return [*_loss_lines(losses), f"written to {escape(str(output))}, {size:,} bytes"]
+
+    emit(value, as_json=json_output, text=text)
+    return ExitCode.OK
+
+
+def _loss_lines(losses: "Sequence[Loss]") -> list[str]:
+    """A loss report as lines of text."""
+    from rich.markup import escape
+
+    return [escape(f"  {loss.effect:9} {loss.count:>5} × {loss.message}{_places(loss)}") for loss in losses]
 
 
 def _places(loss: "Loss") -> str:
