@@ -178,6 +178,18 @@ def test_a_table_keeps_the_line_where_there_are_no_steps():
     assert time == pytest.approx(5_000_000 + slope / 1000, rel=0.1)
 
 
+def test_one_step_alone_moves_a_table_but_part_of_the_way():
+    """The line weighs as much as a step of its own time; a step of twice that time weighs a quarter of it."""
+    decode = np.append(np.repeat(np.arange(1, 6), 400), 9)
+    zero = np.zeros(len(decode), dtype=np.int64)
+    times = 1_000_000 + 100_000 * decode
+    times[-1] *= 2
+    geometry = np.stack([decode, zero, decode, decode, zero, zero, zero, zero], axis=1)
+    table = fit_table(geometry, times, 32)
+    assert table.decode_tokens == [0, 1, 2, 3, 4, 5, 9]
+    assert table.ns[0][-1][0] == pytest.approx(1_900_000 * (1 + 1 / 5), rel=0.01)
+
+
 def doubts(geometry) -> Calibration:
     rows = np.array(geometry)
     times = np.maximum(1000 + 10 * rows[:, 1] + 20 * rows[:, 2], 1)
