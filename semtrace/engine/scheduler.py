@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from semtrace.engine.pool import BlockPool, Eviction
+from semtrace.records.enums import BlockAction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,36 @@ State = Literal["waiting", "running", "preempted", "ended"]
 """A preempted request waits too, but has been admitted before."""
 
 Kind = Literal["new", "resumed", "running"]
+
+
+class Reused(NamedTuple):
+    """Tokens that a request need not compute though they are no hit: position-independent reuse.
+
+    Attributes:
+        tokens: how many tokens, after its hits.
+        borrowed: blocks of others that hold some of them, and that it shares.
+        extra: blocks that it takes beside those that hold its tokens.
+    """
+
+    tokens: int
+    borrowed: tuple[int, ...] = ()
+    extra: int = 0
+
+
+class Move(NamedTuple):
+    """What happened to blocks, for the log.
+
+    Attributes:
+        action: what.
+        request: the request for which it was done.
+        blocks: their ids.
+        position: ordinal of the first among the request's blocks; None where it does not matter.
+    """
+
+    action: BlockAction
+    request: Request
+    blocks: Sequence[int]
+    position: int | None
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +83,11 @@ class Request:
         preemptions: how often it was preempted.
         placeholders: tokens that steps in flight will yield; none after a preemption, though they still come.
         in_flight: tokens of it that steps in flight compute.
+        held_back: whether it is passed over while it waits: a lifecycle policy wants it so.
+        critical: whether it may be admitted into blocks that are reserved.
+        reuse: what it need not compute at its first admission though it is no hit; None for nothing.
+        exact: leading blocks that hold exactly its tokens; None for all. What follows reused tokens is approximate, and
+            is never found by its key.
     """
 
     id: int
@@ -70,6 +106,10 @@ class Request:
     preemptions: int = 0
     placeholders: int = 0
     in_flight: int = 0
+    held_back: bool = False
+    critical: bool = False
+    reuse: Reused | None = None
+    exact: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -126,6 +166,9 @@ class Scheduler:
         pool: its blocks.
         waiting: requests not running, the next first.
         running: requests that hold blocks, in the order they were admitted.
+        reserved: free blocks that an admission must leave, unless it is critical.
+        pressed: whether memory was short since it was last set to False: a preemption, or an admission that did not fit.
+        moves: what happened to blocks since it was last cleared, in that order.
     """
 
     def __init__(self, settings: SchedulerSettings, blocks: int, block_size: int) -> None:
@@ -134,6 +177,9 @@ class Scheduler:
         self.pool = BlockPool(blocks, settings.prefix_caching)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.reserved = 0
+        self.pressed = False
+        self.moves: list[Move] = []
 
     def add(self, request: Request) -> None:
         """A request arrives: last of those that wait, or in its place by priority.
@@ -221,10 +267,11 @@ class Scheduler:
                     index -= 1
                 budget += self._undo(step, victim)
                 self._preempt(victim)
+                self.pressed = True
                 step.preempted.append(victim)
                 if victim is request:  # nobody is left to take memory from
                     return budget
-            self._allocate(step, request, "running", (), tokens)
+            self._allocate(step, request, "running", (), (), tokens)
             budget -= tokens
             index += 1
         return budget
@@ -239,17 +286,22 @@ class Scheduler:
         passed_over = []
         while budget > 0 and self.waiting and len(self.running) < self.settings.max_num_seqs:
             request = self.waiting[0]
-            if request.in_flight > 0:
+            if request.in_flight > 0 or request.held_back:
                 # Two in flight: it was preempted meanwhile, and must not go on without a token that may still come.
                 passed_over.append(self.waiting.popleft())
                 continue
             hits = self.find(request)
             computed = len(hits) * self.block_size
+            borrowed: tuple[int, ...] = ()
+            if request.reuse is not None:
+                computed += request.reuse.tokens
+                borrowed = request.reuse.borrowed
             tokens = _capped(request.tokens - computed, threshold)
             if tokens > budget and not self.settings.chunked_prefill:
                 break
             tokens = min(tokens, budget)
-            if not self._admissible(request, hits, computed + tokens):
+            if not self._admissible(request, (*hits, *borrowed), computed + tokens):
+                self.pressed = True
                 break
             self.waiting.popleft()
             self.running.append(request)
@@ -258,8 +310,10 @@ class Scheduler:
             request.computed = computed
             request.admitted_tokens = request.tokens
             if request.cached is None:
-                request.cached = computed
-            self._allocate(step, request, kind, hits, tokens)
+                request.cached = len(hits) * self.block_size
+            if request.reuse is not None:
+                request.exact = len(hits)
+            self._allocate(step, request, kind, hits, borrowed, tokens)
             budget -= tokens
         if self.settings.order == "priority":
             for request in passed_over:
@@ -269,10 +323,14 @@ class Scheduler:
 
     # Memory.
 
-    def _needed(self, request: Request, hits: Sequence[int], tokens: int) -> int:
-        """Free blocks that it takes to hold this many of its tokens (ST-ENG-033); hits that nobody holds are free now too."""
-        new = _ceil(tokens, self.block_size) - len(request.blocks) - len(hits)
-        return max(new, 0) + self.pool.idle(hits)
+    def _needed(self, request: Request, shared: Sequence[int], tokens: int) -> int:
+        """Free blocks that it takes to hold this many of its tokens (ST-ENG-033); what it shares and nobody holds are free now too."""
+        new = self._held(request, tokens) - len(request.blocks) - len(shared)
+        return max(new, 0) + self.pool.idle(shared)
+
+    def _held(self, request: Request, tokens: int) -> int:
+        """Blocks of a request that holds this many of its tokens."""
+        return _ceil(tokens, self.block_size) + (request.reuse.extra if request.reuse is not None else 0)
 
     def find(self, request: Request) -> tuple[int, ...]:
         """The longest run of its leading full blocks that the pool has.
@@ -288,7 +346,7 @@ class Scheduler:
                 hits.append(block)
         return tuple(hits)
 
-    def _admissible(self, request: Request, hits: Sequence[int], tokens: int) -> bool:
+    def _admissible(self, request: Request, shared: Sequence[int], tokens: int) -> bool:
         """Whether there is memory to admit a request.
 
         While others run the watermark must stay free. With `reserve_full_isl` there must be room for all tokens that
@@ -296,19 +354,32 @@ class Scheduler:
         """
         watermark = self.settings.watermark_blocks if self.running else 0
         held = request.tokens if self.settings.reserve_full_isl else tokens
-        return self._needed(request, hits, held) + watermark <= self.pool.free_count
+        kept = 0 if request.critical else self.reserved
+        return self._needed(request, shared, held) + watermark + kept <= self.pool.free_count
 
-    def _allocate(self, step: Step, request: Request, kind: Kind, hits: tuple[int, ...], tokens: int) -> None:
+    def _allocate(
+        self,
+        step: Step,
+        request: Request,
+        kind: Kind,
+        hits: tuple[int, ...],
+        borrowed: tuple[int, ...],
+        tokens: int,
+    ) -> None:
         """Give a request the blocks of this step, which were checked to be there, and enter it (ST-ENG-034, ST-ENG-061).
 
         Blocks that the step fills are found by their keys from now on, before they are computed: a request that is
         admitted later in the same step can share them.
         """
         computed = request.computed
-        self.pool.share(hits)
-        new = max(_ceil(computed + tokens, self.block_size) - len(request.blocks) - len(hits), 0)
+        shared = (*hits, *borrowed)
+        self.pool.share(shared)
+        new = max(self._held(request, computed + tokens) - len(request.blocks) - len(shared), 0)
         taken, evictions = self.pool.take(new)
-        request.blocks += [*hits, *taken]
+        self._note(request, BlockAction.EVICT, [each.block for each in evictions], None)
+        self._note(request, BlockAction.HIT, shared, len(request.blocks))
+        self._note(request, BlockAction.ALLOCATE, taken, len(request.blocks) + len(shared))
+        request.blocks += [*shared, *taken]
         request.registered += len(hits)
         self._register(request, min(computed + tokens, request.tokens))
         step.evicted += evictions
@@ -328,7 +399,8 @@ class Scheduler:
     def _register(self, request: Request, tokens: int) -> None:
         """Let the full blocks of its leading tokens be found, with prefix caching (ST-ENG-042)."""
         if self.settings.prefix_caching:
-            for index in range(request.registered, tokens // self.block_size):
+            full = tokens // self.block_size if request.exact is None else request.exact
+            for index in range(request.registered, full):
                 self.pool.register(request.blocks[index], request.keys[index])
                 request.registered = index + 1
 
@@ -353,6 +425,7 @@ class Scheduler:
         """
         self._free(request)
         request.state = "preempted"
+        request.reuse = request.exact = None  # what it reused is lost, and it is not asked again
         request.computed = 0
         request.placeholders = 0
         request.preemptions += 1
@@ -372,8 +445,15 @@ class Scheduler:
 
     def _free(self, request: Request) -> None:
         self.pool.release(request.blocks)
+        self._note(request, BlockAction.FREE, request.blocks, None)
         request.blocks = []
         request.registered = 0
+
+    def _note(
+        self, request: Request, action: BlockAction, blocks: Sequence[int], position: int | None
+    ) -> None:
+        if blocks:
+            self.moves.append(Move(action, request, blocks, position))
 
 
 def _pending(request: Request) -> int:

@@ -36,7 +36,7 @@ MUTANTS: dict[str, tuple[str, str]] = {
         "request.keys[: (request.tokens - 1)",
         "request.keys[: (request.prompt_tokens - 1)",
     ),
-    "hits without a holder cost no memory": ("max(new, 0) + self.pool.idle(hits)", "max(new, 0)"),
+    "hits without a holder cost no memory": ("max(new, 0) + self.pool.idle(shared)", "max(new, 0)"),
     "blocks are found only when the step is computed": (
         "        self._register(request, min(computed + tokens, request.tokens))\n",
         "",
@@ -118,7 +118,10 @@ MUTANTS: dict[str, tuple[str, str]] = {
         "        request.preemptions += 1\n        request.outputs = 0\n",
     ),
     "two in flight: a preempted request keeps its placeholders": ("        request.placeholders = 0\n", ""),
-    "two in flight: a preempted request goes on at once": ("if request.in_flight > 0:", "if False:"),
+    "two in flight: a preempted request goes on at once": (
+        "if request.in_flight > 0 or request.held_back:",
+        "if False:",
+    ),
     "two in flight: nobody overtakes a request that waits for its token": (
         "                passed_over.append(self.waiting.popleft())\n                continue\n",
         "                break\n",
@@ -194,7 +197,9 @@ def test_fault_is_caught(name, monkeypatch):
 
 
 def test_nothing_is_caught_without_a_fault(monkeypatch):
-    same = planted("if request.in_flight > 0:", "if request.in_flight >= 1:", monkeypatch)
+    same = planted(
+        "if request.in_flight > 0 or request.held_back:", "if request.in_flight >= 1:", monkeypatch
+    )
     monkeypatch.setattr(schedules, "Scheduler", same.Scheduler)
     monkeypatch.setattr(schedules, "Request", same.Request)
     assert caught() is None
