@@ -31,7 +31,8 @@ class Layout:
         kept: how many tokens of the holder's string, its input and its output, the input begins with.
         spoken: how many tokens follow that are the holder's output without its hidden reasoning.
         placed: how many own segments follow, each of known length.
-        rest: how many tokens follow of unknown content.
+        rest: how many tokens follow that are not known to lie in one piece or another.
+        settled: whether all that is inherited is known to lie where it does, so that the rest is of own segments alone.
         total: prompt tokens; `NULL` if unknown.
         tokens: by segment, its length; `NULL` if unknown, also where it follows from the others.
     """
@@ -41,6 +42,7 @@ class Layout:
     spoken: NDArray[np.int64]
     placed: NDArray[np.int64]
     rest: NDArray[np.int64]
+    settled: NDArray[np.bool_]
     total: NDArray[np.int64]
     tokens: NDArray[np.int64]
 
@@ -53,11 +55,12 @@ def lay_out(trace: Trace) -> Layout:
     """
     operations, count = trace.operations, trace.operations.rows
     tokens = trace.segments.ints("tokens").copy()
-    holder, kept, spoken, placed, end, total = (np.zeros(count, dtype=np.int64) for _ in range(6))
+    holder, kept, spoken, placed, settled, end, total = (np.zeros(count, dtype=np.int64) for _ in range(7))
     names = ("prompt_tokens", "output_tokens", "reasoning_tokens", "context_base", "context_segments")
     given = (*(operations.ints(name) for name in names), trace.segment_offsets)
     starts = np.zeros(len(tokens) + 1, dtype=np.int64)
-    run(_lay_out, count + len(tokens), *given, tokens, starts, holder, kept, spoken, placed, end, total)
+    made = (tokens, starts, holder, kept, spoken, placed, settled, end, total)
+    run(_lay_out, count + len(tokens), *given, *made)
     kind = operations.ints("kind")
     for column in (placed, end, total):  # what a tool is given is no prompt
         column[(kind != OperationKind.LLM) & (kind != OperationKind.EMBED)] = 0
@@ -70,7 +73,8 @@ def lay_out(trace: Trace) -> Layout:
             path="operations.prompt_tokens",
             requirement="ST-CTX-005",
         )
-    return Layout(holder, kept, spoken, placed, np.where(total == NULL, 0, total - end), total, tokens)
+    rest = np.where(total == NULL, 0, total - end)
+    return Layout(holder, kept, spoken, placed, rest, settled.astype(np.bool_), total, tokens)
 
 
 def _lay_out(
@@ -86,6 +90,7 @@ def _lay_out(
     kept: Any,
     spoken: Any,
     placed: Any,
+    settled: Any,
     end: Any,
     total: Any,
 ) -> None:
@@ -135,6 +140,7 @@ def _lay_out(
                 if tokens[each] < 0:
                     tokens[each] = prompt[row] - at - known
         holder[row], kept[row], spoken[row] = above, cut, said
+        settled[row] = 1 if exact else 0
         for each in range(begin, stop):
             starts[each] = at if exact else -1
             if tokens[each] < 0:

@@ -10,7 +10,7 @@ import numpy as np
 
 from semtrace.check.finding import Finding, found
 from semtrace.engine.inputs import Layout, lay_out
-from semtrace.engine.prefix_tree import OPAQUE, Strings
+from semtrace.engine.prefix_tree import OPAQUE, Strings, grow
 from semtrace.errors import FormatError, ReplayError
 from semtrace.records.columns import NULL
 from semtrace.records.enums import OperationKind, SegmentScope
@@ -146,7 +146,7 @@ class _TokenStrings:
                 operations,
                 said,
                 own,
-                _Runs(rest, self._symbols.take(layout.rest[rest]), layout.rest[rest]),
+                _Runs(rest, self._rests(rest), layout.rest[rest]),
                 _Runs(made, output[made], self._output[made]),
             )
         )
@@ -267,6 +267,33 @@ class _TokenStrings:
             self._tokens[rows], artifact[rows], envelope[rows], self._tokens[rows], source[rows], *spans
         )
 
+    def _rests(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first symbol of what is left of these inputs: equal for equal lists of contents with as many tokens (ST-PFX-013)."""
+        segments, layout = self._trace.segments, self._layout
+        artifact, envelope = segments.ints("artifact"), segments.ints("envelope")
+        has_content = (segments.ints("scope") == SegmentScope.SHARED) & (
+            (artifact != NULL) | (envelope != NULL)
+        )
+        is_left = np.zeros(self._trace.operations.rows, dtype=np.bool_)
+        is_left[rows] = layout.settled[rows]
+        left = np.flatnonzero(is_left[self._operation] & ~self._placed)
+        is_left[self._operation[left[~has_content[left]]]] = False
+        left = left[is_left[self._operation[left]]]
+        owner, counts = np.unique(self._operation[left], return_counts=True)
+        start = OPAQUE + 1 + _as_one(artifact[left], envelope[left])
+        none = np.full(len(owner), NULL, dtype=np.int64)
+        first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        ids = np.zeros(0, dtype=np.int32)
+        tree = grow(Strings(none, np.zeros_like(none), first, start, np.ones_like(start), ids))
+        listed = np.full(self._trace.operations.rows, NULL, dtype=np.int64)
+        listed[owner] = tree.node[tree.first[1:] - 1]
+        same = listed[rows] != NULL
+        made = np.zeros(len(rows), dtype=np.int64)
+        length = layout.rest[rows]
+        made[~same] = self._symbols.take(length[~same])
+        made[same] = self._symbols.equal(length[same], listed[rows[same]], length[same])
+        return made
+
     # -- block ids --------------------------------------------------------------------------------------------
 
     def _with_blocks(self) -> _Runs:
@@ -340,7 +367,7 @@ class _TokenStrings:
             hidden & (pieces > 0),
             lambda row: (
                 f"of the {layout.total[row]} prompt tokens of operation {row} the last {layout.rest[row]} are "
-                "of pieces of unknown length: no other prompt is found equal to them"
+                "of pieces of unknown length: they are the same only where all of these pieces are"
             ),
             table="operations",
             column="prompt_tokens",

@@ -88,7 +88,7 @@ def small(seed: int) -> Trace:
                     scope=rng.choice([SegmentScope.SHARED] * 4 + [SegmentScope.PRIVATE]), **columns,
                 )  # fmt: skip
                 lengths[row] = count
-                if style in {2, 3, 5} and rng.randrange(5) == 0:
+                if style in {2, 3, 5} and rng.randrange(4) == 0:
                     b.rows["segments"][row]["tokens"] = None
             row = b.rows["operations"][at]
             reasoning = rng.choice([0, 0, rng.randint(0, 4)])

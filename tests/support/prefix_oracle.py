@@ -58,6 +58,7 @@ class Oracle:
             symbols, exact = self._inherited(at, base, count, ends)
         if row["kind"] not in {OperationKind.LLM, OperationKind.EMBED}:
             own = []
+        settled = exact
         missing = [each for each in own if self.length[each] is None]
         prompt = row["prompt_tokens"]
         if exact and len(missing) == 1 and prompt is not None:
@@ -75,11 +76,25 @@ class Oracle:
         if prompt is None and exact and pieces:
             total = len(symbols)
         if total is not None:
-            symbols = symbols + [("rest", at, place) for place in range(len(symbols), total)]
+            left = own[sum(end is not None for end in ends[len(ends) - len(own) :]) :]
+            listed = self._listed(left) if settled and left else None
+            named = ("rest", at) if listed is None else ("rest", listed, total - len(symbols))
+            symbols = symbols + [(named, place) for place in range(total - len(symbols))]
         self.pieces.append(pieces)
         self.exact.append(ends)
         self.total.append(total)
         self.prompt.append(symbols)
+
+    def _listed(self, rows: list[int]) -> tuple[Any, ...] | None:
+        """The contents of segments, if all are known and may be equal to others'."""
+        listed = []
+        for at in rows:
+            segment = self.segments[at]
+            content = (segment["artifact"], segment["envelope"])
+            if segment["scope"] != SegmentScope.SHARED or content == (None, None):
+                return None
+            listed.append(content)
+        return tuple(listed)
 
     def _inherited(self, at: int, base: int, count: int, ends: list[int | None]) -> tuple[list[Symbol], bool]:
         """What an operation inherits, and whether its end is known. `ends` gets the ends of outputs that are inherited."""

@@ -276,3 +276,25 @@ def test_invalid_traces_are_refused_and_do_no_harm(change: dict[str, int], requi
     with pytest.raises((ReplayError, FormatError)) as refused:
         Work.of(made.b.build().trace, 2)
     assert refused.value.requirement == requirement
+
+
+def test_rests_are_the_same_with_the_same_pieces_and_length():
+    """ST-PFX-013."""
+    made = Made()
+    made.call({"text": "a"}, {"text": "b"}, prompt=4)
+    made.call({"text": "a"}, {"text": "b"}, prompt=4)
+    made.call({"text": "a"}, {"text": "b"}, prompt=6)
+    made.call({"text": "a"}, {"text": "c"}, prompt=4)
+    made.call({"text": "a"}, {"text": "b", "scope": SegmentScope.PRIVATE}, prompt=4)
+    made.call({"text": "a"}, {"tokens": None}, prompt=4)
+    made.call({"text": "a"}, {"text": "b"}, {"text": "b"}, prompt=4)
+    first = made.call({"text": "x", "tokens": 2}, {"text": "a"}, {"text": "b"}, prompt=6)
+    made.call({"text": "a"}, {"text": "b"}, base=first, inherits=1, prompt=6)
+    made.call(
+        {"text": "a"}, {"text": "b"}, base=first, inherits=2, prompt=8
+    )  # where the second piece ends is not known
+    work, keys = made.work(4)
+    assert [part[0] for part in keys[:7]] == [0, 0, 1, 2, 3, 4, 5]
+    assert keys[8] == keys[7]
+    assert keys[9][0] not in keys[7]
+    assert work.known_by["rest"] == 4 * 5 + 6 + 4 + 4 + 4 + 6
