@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from semtrace.measure.audit_events import Case
+
+_NULL: Final = (
+    "cached_tokens",
+    "computed_prompt_tokens",
+    "loaded_tokens",
+    "reused_tokens",
+    "preempted_ns",
+    "output_ids",
+)
+"""Columns that an ideal backend has nothing to say in."""
 
 
 def judge_ideal(case: Case, reported: frozenset[str]) -> None:
@@ -78,8 +88,7 @@ def _expected(
         "scheduled_ns": submitted,
         "first_token_ns": np.where(output > 0, first, null),
         "finished_ns": first + settings.c_dec_ns * np.maximum(output - 1, 0).astype(object),
-        "cached_tokens": null,
-        "computed_prompt_tokens": null,
+        **dict.fromkeys(_NULL, null),
         "preemptions": np.zeros_like(null),
         "attempts": np.ones_like(null),
         "server": np.zeros_like(null),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _MOMENTS: Final = ("arrival", *TIMES)
 """The arrival of the instance, and the times of an event, in the order in which they come."""
 
-_OF_RELEASE: Final = ("arrival", "ready", "released", "submitted")
-"""Of these, what rules on release have reported is not reported again."""
+_OF_RELEASE: Final = ("arrival", "ready", "released")
+"""These are not compared with later ones where a rule on release is violated (ST-AUD-101)."""
 
 _RELEASE: Final = ("ST-AUD-030", "ST-AUD-031", "ST-AUD-032", "ST-AUD-034", "ST-AUD-035", "ST-AUD-036")
 
@@ -42,7 +42,7 @@ def judge_order(case: Case) -> None:
             compared = slots.present & known[first] & known[second]
             for name in _MOMENTS[begin + 1 : end]:
                 compared &= ~np.where(sound, strong[name], known[name])
-            if second in _OF_RELEASE:
+            if first in _OF_RELEASE:
                 compared &= ~told
             _judge_pair(case, (first, second), np.flatnonzero(compared), at_ns, sound)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,6 +126,15 @@ def test_plan_digest_is_that_of_the_document_with_its_defaults():
         b'{"base":"dag","edges":[],"format":"semtrace-plan","groups":[],"name":"dag","options":{},'
         b'"work_digest":"blake3:' + b"0" * 64 + b'"}'
     )
+
+
+def test_the_plan_in_the_standard_has_its_bytes_and_digest():
+    """ST-PLAN-007."""
+    page = (Path(__file__).parents[3] / "spec" / "plans.md").read_text("utf-8")
+    hashed, digest = re.search(r"^    (\{.*\})\n    (blake3:\S+)$", page, re.MULTILINE).groups()
+    plan = {"work_digest": "blake3:" + 64 * "0", "name": "custom", "edges": [{"source": 0, "target": 2}]}
+    read = Plan.parse(plan, path="plan")
+    assert (read.canonical().decode(), read.content_digest()) == (hashed, digest)
 
 
 LEGALITY = {

@@ -282,6 +282,8 @@ def test_instances_that_are_not_numbered_are_caught():
         {"server": 3},
         {"cached_tokens": 4},
         {"computed_prompt_tokens": 0},
+        {"loaded_tokens": 0},
+        {"reused_tokens": 0},
     ],
     ids=lambda cells: next(iter(cells)),
 )
