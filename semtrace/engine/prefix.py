@@ -70,7 +70,7 @@ class _Symbols:
     """Hands out numbers for tokens whose ids are not known."""
 
     def __init__(self) -> None:
-        self._next = OPAQUE + 1  # the numbers before it never follow on a token id
+        self._next = OPAQUE
 
     def take(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first of as many consecutive numbers as each content has tokens.
@@ -280,7 +280,7 @@ class _TokenStrings:
         is_left[self._operation[left[~has_content[left]]]] = False
         left = left[is_left[self._operation[left]]]
         owner, counts = np.unique(self._operation[left], return_counts=True)
-        start = OPAQUE + 1 + _as_one(artifact[left], envelope[left])
+        start = OPAQUE + _as_one(artifact[left], envelope[left])
         none = np.full(len(owner), NULL, dtype=np.int64)
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         ids = np.zeros(0, dtype=np.int32)

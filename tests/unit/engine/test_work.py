@@ -12,8 +12,10 @@ from semtrace.build import TraceBuilder
 from semtrace.check import check_trace
 from semtrace.engine.work import Work
 from semtrace.errors import FormatError, ReplayError, UsageError
-from semtrace.records.enums import OperationKind, OperationStatus, Role, SegmentScope
+from semtrace.records.enums import ContentLevel, OperationKind, OperationStatus, Role, SegmentScope
 from semtrace.records.media import BLOCK_IDS_TYPE, TOKEN_IDS_TYPE
+from semtrace.transform.bundle_parts import Parts
+from semtrace.transform.redact import redact
 
 
 class Made:
@@ -172,6 +174,20 @@ def test_an_output_repeated_is_that_output():
     assert (work.known_by["repeated_output"], work.known_by["content"]) == (12, 12 + 8)
 
 
+def test_an_output_is_told_without_its_reasoning():
+    """ST-PFX-022, ST-PFX-026: told with another number of tokens than it can have, a segment is a content of its own."""
+    made = Made()
+    first = made.call({"text": "a", "tokens": 2}, output=6, reasoning_tokens=2)
+    made.call({"text": "b", "tokens": 2}, base=first, inherits=2, prompt=8)
+    for tokens in (4, 4, 6, 2):
+        made.call({"text": "a", "tokens": 2}, {"source": first, "tokens": tokens}, {"text": "b", "tokens": 2})
+    work, keys = made.work()
+    assert keys[1] == keys[2] == keys[3] == [0, 4, 5, 6]
+    assert not set(keys[4][1:]) & {*keys[0], *keys[1]}
+    assert not set(keys[5][1:]) & {*keys[0], *keys[1], *keys[4]}
+    assert work.known_by["repeated_output"] == 8
+
+
 def test_a_tools_output_is_a_content():
     """ST-PFX-023: by the artifact, or by the source where there is none; of another length it is another content."""
     made = Made()
@@ -183,8 +199,10 @@ def test_a_tools_output_is_a_content():
     made.call({"text": "x", "source": tool, "tokens": 4})
     envelope = b'{"message":{"name":"n","role":"user"},"slots":[["/content","text",1]]}'
     made.call({"text": "x", "tokens": 4, "envelope": envelope})
+    for start in (0, 0, 1):
+        made.call({"source": tool, "source_start": start, "source_length": 7, "tokens": 4})
     _, keys = made.work(4)
-    assert keys == [[], [0], [0], [1], [2], [2], [3]]
+    assert keys == [[], [0], [0], [1], [2], [2], [3], [4], [4], [5]]
 
 
 def test_nothing_known_and_private_are_unique():
@@ -211,6 +229,23 @@ def test_block_ids_of_any_size(far: int):
         made.call({"block_ids": held, "block_ids_start": start, "tokens": tokens})
     _, keys = made.work()
     assert keys == [[0, 1, 2, 3], [0, 1, 4, 5], [0, 1, 2, 3, 6], [0, 1, 2, 3, 7]]
+
+
+def test_ids_that_are_not_here_are_compared_by_place():
+    """ST-PFX-021, ST-PFX-024: equal ids at another place are not known to be equal, and that is remarked."""
+    made = Made()
+    held = made.b.artifact(struct.pack("<4Q", 1, 2, 1, 2), BLOCK_IDS_TYPE)
+    for start in (0, 0, 2, 1):
+        made.call({"block_ids": held, "block_ids_start": start, "tokens": 8})
+    for start in (0, 0, 2, 1):
+        made.call(made.ids(*[1, 2] * 4, start=start, tokens=4))
+    _, here = made.work(4)
+    assert here == [[0, 1], [0, 1], [0, 1], [2, 3], [4], [4], [4], [5]]
+    work = Work.of(redact(Parts(made.b.build().trace), ContentLevel.SHAPE).trace, 4)
+    keys = [part.tolist() for part in np.split(work.keys, work.key_start[1:-1])]
+    assert keys == [[0, 1], [0, 1], [2, 3], [4, 5], [6], [6], [7], [8]]
+    assert work.remarks[0].requirement == "ST-PFX-021"
+    assert work.remarks[0].count == 2
 
 
 def test_deep_and_shallow_inheritance_from_one_chain():
@@ -298,3 +333,13 @@ def test_rests_are_the_same_with_the_same_pieces_and_length():
     assert keys[8] == keys[7]
     assert keys[9][0] not in keys[7]
     assert work.known_by["rest"] == 4 * 5 + 6 + 4 + 4 + 4 + 6
+
+
+def test_a_rest_with_inherited_pieces_is_its_own():
+    """ST-PFX-013: what is inherited of it is not in the list of its segments."""
+    made = Made()
+    for text in ("p", "r"):
+        base = made.call({"text": "x", "tokens": 4}, {"text": text}, {"text": "q"}, prompt=12)
+        made.call({"text": "a"}, base=base, inherits=2, prompt=12)
+    _, keys = made.work(4)
+    assert keys == [[0, 1, 2], [0, 3, 4], [0, 5, 6], [0, 7, 8]]
