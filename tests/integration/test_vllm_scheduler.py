@@ -13,15 +13,15 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize(
     ("asynchronous", "cases", "least"),
     [
-        (False, 920, {"steps": 200_000, "preemptions": 5_000, "hits": 7_000, "evictions": 150_000}),
-        (True, 480, {"steps": 100_000, "preemptions": 2_500, "hits": 3_500, "evictions": 75_000}),
+        (False, 780, {"steps": 200_000, "preemptions": 5_000, "hits": 7_000, "evictions": 100_000}),
+        (True, 400, {"steps": 100_000, "preemptions": 2_500, "hits": 3_500, "evictions": 50_000}),
     ],
     ids=["synchronous", "asynchronous"],
 )
 def test_schedules_are_equal(asynchronous, cases, least):
     seen = Counter()
     differences = []
-    loads = (make_case(seed, asynchronous=asynchronous) for seed in range(cases))
+    loads = [make_case(seed, asynchronous=asynchronous) for seed in range(cases)]
     for seed, (case, theirs) in enumerate(recorded(loads)):
         found = difference(case, theirs)
         if found:

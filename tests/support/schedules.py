@@ -50,7 +50,7 @@ def make_case(seed: int, *, asynchronous: bool, requests: int = 24, limit: int =
     wanted = []
     for number in range(requests):
         prompt: list[list[int]] = []
-        if wanted and rng.random() < 0.7:
+        if wanted and rng.random() < 0.8:
             base = rng.choice(wanted[-6:])
             before = base["prompt"] + base["output"]
             have = sum(run[2] for run in before)
@@ -59,7 +59,7 @@ def make_case(seed: int, *, asynchronous: bool, requests: int = 24, limit: int =
                 length = max(length // block_size, 1) * block_size
             prompt = cut(before, min(length, longest_prompt))
         has = sum(run[2] for run in prompt)
-        if not prompt or rng.random() < 0.7:
+        if not prompt or rng.random() < 0.6:
             fresh = rng.randint(1, max(longest_prompt - has, 1))
             prompt.append([2 * number, 0, fresh])
         wanted.append(
@@ -67,7 +67,7 @@ def make_case(seed: int, *, asynchronous: bool, requests: int = 24, limit: int =
                 "prompt": prompt,
                 "output": [[2 * number + 1, 0, rng.randint(1, longest_output)]],
                 "priority": rng.randint(0, 2),
-                "salt": rng.choice([None, None, None, "a", "b"]),
+                "salt": rng.choice([None, None, None, None, None, "a", "b"]),
             }
         )
     most = max(sum(run[2] for run in each["prompt"] + each["output"]) for each in wanted)
@@ -77,7 +77,7 @@ def make_case(seed: int, *, asynchronous: bool, requests: int = 24, limit: int =
     settings = {
         "order": rng.choice(["fcfs", "priority"]),
         "max_num_seqs": rng.randint(1, 8),
-        "max_num_batched_tokens": rng.randint(*rng.choice([(1, 8), (4, 70)]))
+        "max_num_batched_tokens": rng.randint(*rng.choice([(1, 8), (4, 70), (4, 70)]))
         if chunked
         else most + rng.randint(0, 9),
         "max_model_len": most + 3,
@@ -99,10 +99,10 @@ def make_case(seed: int, *, asynchronous: bool, requests: int = 24, limit: int =
             tick["add"] = list(range(number, min(number + arrive, requests)))
             for each in tick["add"]:
                 wanted[each]["arrival"] = len(ticks) // 4
-            number += arrive
+            number += len(tick["add"])
         for when in ("abort", "meanwhile"):  # before the step is scheduled, while it is computed
             if number and rng.random() < 0.03:
-                tick[when] = [rng.randrange(max(number - 8, 0), min(number, requests))]
+                tick[when] = [rng.randrange(max(number - 8, 0), number)]
         if asynchronous and rng.random() < 0.1:
             tick["in_flight"] = 1
         ticks.append(tick)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venvs" / "vllm" / "bin" / "python"
@@ -33,9 +34,8 @@ def engine(order: str) -> tuple[dict[str, Any], list[list[Any]]]:
     return case, rows
 
 
-def recorded(cases: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[list[Any]]]]:
+def recorded(cases: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[list[Any]]]]:
     """Each case with the schedule that vLLM makes of it, while vLLM goes on with the next."""
-    asked: list[dict[str, Any]] = []
     command = [environment(), "-W", "ignore", SCRIPTS / "drive.py"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdin is not None
@@ -43,19 +43,18 @@ def recorded(cases: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], 
         into = driver.stdin
 
         def ask() -> None:
-            with into:
+            with suppress(BrokenPipeError), into:  # if vLLM has ended, how it did is told below
                 for case in cases:
-                    asked.append(case)
                     into.write(json.dumps(case) + "\n")
 
         asking = threading.Thread(target=ask)
         asking.start()
         answered = 0
         for line in driver.stdout:
-            yield asked[answered], json.loads(line)
+            yield cases[answered], json.loads(line)
             answered += 1
         asking.join()
-    if driver.returncode or answered != len(asked):
+    if driver.returncode or answered != len(cases):
         raise AssertionError(
-            f"vLLM's driver ended with {driver.returncode} after {answered} of {len(asked)} cases"
+            f"vLLM's driver ended with {driver.returncode} after {answered} of {len(cases)} cases"
         )

@@ -135,8 +135,10 @@ def main(order):
     }
     case = {
         "settings": settings,
-        "blocks": BLOCKS,
-        "block_size": BLOCK_SIZE,
+        "blocks": cache.num_gpu_blocks,
+        "block_size": cache.block_size,
+        "in_flight": 1,
+        "limit": len(ticks),
         "requests": requests,
         "ticks": ticks,
     }
