@@ -332,7 +332,7 @@ STATES: Final = Table(
     "A named, versioned piece of memory.",
     (
         Column(1, "namespace", Physical.STRING, "Namespace of the name.", level=Level.TRACE),
-        Column(2, "name", Physical.STRING, "Name, unique in its namespace.", level=Level.TRACE),
+        Column(2, "name", Physical.STRING, "Name, in its namespace.", level=Level.TRACE),
         enum(3, "scope", StateScope, "Who may see it."),
         enum(4, "lifetime", StateLifetime, "How long it lives."),
     ),
@@ -396,7 +396,7 @@ ANNOTATIONS: Final = Table(
     12,
     "annotations",
     "Annotation",
-    "A remark that is preserved and never has meaning; sorted by (entity_kind, entity, key).",
+    "A remark that is preserved and never has meaning; sorted by (entity_kind, entity, key, value).",
     (
         enum(1, "entity_kind", EntityKind, "The table it speaks of.", level=Level.NONE),
         Column(2, "entity", Physical.U32, "The row it speaks of.", level=Level.NONE),
