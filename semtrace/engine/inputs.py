@@ -120,7 +120,7 @@ def _lay_out(
                 said = -1
                 if output[above] >= 0 and reasoning[above] >= 0:
                     said = output[above] - reasoning[above]
-                elif cut >= 0 and left >= cut and (output[above] < 0 or left - cut <= output[above]):
+                elif cut >= 0 and left >= cut:
                     said = left - cut
                 if cut < 0 or said < 0:
                     exact, said = False, 0

@@ -110,7 +110,7 @@ class Oracle:
             if output is not None and reasoning is not None:
                 said = output - reasoning
             elif total is not None and left is not None and left >= total:
-                said = left - total if output is None or left - total <= output else None
+                said = left - total
             if total is None or said is None:
                 known = total if total is not None else self._known(base)
                 ends.append(None)

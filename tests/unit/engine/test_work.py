@@ -66,7 +66,8 @@ def test_counts_and_whole_blocks_only():
     made = Made()
     made.call({"text": "a", "tokens": 5}, output=4)
     made.call({"text": "a", "tokens": 5}, kind=OperationKind.EMBED, output=None)
-    made.b.operation(made.task, OperationKind.TOOL, "tool", duration_ns=3)
+    tool = made.b.operation(made.task, OperationKind.TOOL, "tool", duration_ns=3)
+    made.b.segment(tool, Role.USER, "a", tokens=100)  # what a tool is given is no prompt
     made.call({"text": "a", "tokens": 5}, output=9, status=OperationStatus.ERROR, duration_ns=1)
     made.call({"text": "b", "tokens": 1}, status=OperationStatus.CANCELLED, output=0)
     work, keys = made.work(4)
@@ -75,6 +76,7 @@ def test_counts_and_whole_blocks_only():
     assert [len(part) for part in keys] == [2, 1, 0, 0, 0]
     assert keys[0][0] == keys[1][0]  # ST-PFX-003, ST-PFX-004: whatever kind of operation it is
     assert work.key_count == 2
+    assert work.known_by["content"] == 5 + 5 + 5 + 1
 
 
 def test_equal_tokens_after_other_tokens_are_another_block():
@@ -260,6 +262,18 @@ def test_deep_and_shallow_inheritance_from_one_chain():
     _, keys = made.work()
     assert keys[5] == [0, 1, 2, 3, 4, 5]
     assert keys[6] == [0, 1, 6]
+
+
+def test_as_much_as_the_base_inherits_and_no_more():
+    """ST-PFX-020: whoever it is inherited from."""
+    made = Made()
+    first = made.call({"text": "a", "tokens": 3}, {"text": "b", "tokens": 3})
+    second = made.call({"text": "u", "tokens": 2}, base=first, inherits=2, prompt=8)
+    made.call({"text": "v", "tokens": 2}, base=second, inherits=2, prompt=8)
+    made.call({"text": "v", "tokens": 2}, base=first, inherits=2, prompt=8)
+    made.call({"text": "a", "tokens": 3}, {"text": "b", "tokens": 3}, {"text": "v", "tokens": 2})
+    _, keys = made.work(4)
+    assert keys == [[0], [0, 1], [0, 2], [0, 2], [0, 2]]
 
 
 def test_many_levels_of_one_token():
