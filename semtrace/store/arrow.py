@@ -39,12 +39,15 @@ def damaged(name: str, error: object) -> IntegrityError:
     )
 
 
-def arrow_bytes(table: pa.Table, *, level: int = 3, pack: bool = False) -> memoryview:
+def arrow_bytes(table: pa.Table) -> memoryview:
     """A table as an Arrow IPC file, its buffers compressed with zstd; as they are where no reader would believe it."""
-    stored = _written(table, pa.Codec("zstd", compression_level=level))
-    if 2 * table.nbytes > _limit(stored.nbytes, pack=pack):
-        return _written(table, None)
-    return stored
+    stored = _written(table, pa.Codec("zstd", compression_level=3))
+    return _written(table, None) if unbelievable(stored.nbytes, table.nbytes) else stored
+
+
+def unbelievable(stored: int, raw: int, *, pack: bool = False) -> bool:
+    """Whether so many stored bytes are too few for a reader to believe that they become so many raw ones (ST-BND-021)."""
+    return 2 * raw > _limit(stored, pack=pack)
 
 
 def _limit(size: int, *, pack: bool) -> int:

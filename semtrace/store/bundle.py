@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import pyarrow as pa
 from blake3 import blake3
 
 import semtrace
@@ -19,7 +21,7 @@ from semtrace.records.execution_tables import EXECUTION_TABLE
 from semtrace.records.trace import Content, Trace
 from semtrace.records.trace_tables import TRACE_TABLE
 from semtrace.store.arrow import ArrowFile, arrow_bytes
-from semtrace.store.container import MANIFEST, Container, open_container, write_container
+from semtrace.store.container import MANIFEST, Container, check_output, open_container, write_container
 from semtrace.store.digests import detail_digest, execution_digest, show, trace_digest, work_digest
 from semtrace.store.manifest import (
     Loss,
@@ -35,12 +37,13 @@ from semtrace.store.manifest import (
 from semtrace.store.packs import PackContent, make_packs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
+    from numpy.typing import NDArray
 
     from semtrace.records.schema import Table
 
+_SLICE: Final = 1 << 13
 _EXECUTION_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -293,10 +296,10 @@ def _write_tables(tables: Mapping[str, Any], prefix: str, members: list[Member])
 
 
 def _write_packs(
-    wanted: Sequence[tuple[bytes, str]], content: Content, prefix: str, members: list[Member]
+    wanted: Iterable[tuple[bytes, str]], content: Content, prefix: str, members: list[Member], folder: Path
 ) -> list[StoredPack]:
     packs: list[StoredPack] = []
-    for artifacts, raw in make_packs(wanted, content):
+    for artifacts, raw in make_packs(wanted, content, folder):
         path = f"{prefix}artifacts/{len(packs):05d}.arrow"
         members.append((path, raw))
         packs.append(StoredPack(artifacts=artifacts, **_stored(path, raw)))
@@ -316,16 +319,38 @@ def _header(trace: Trace) -> ContentLevel:
     return ContentLevel(int(levels[0]))
 
 
-def _embedded(trace: Trace) -> list[tuple[bytes, str]]:
-    """Digest and media type of the artifacts that are to be in the bundle; what is withheld never gets there."""
+def _embedded(trace: Trace) -> Iterator[tuple[bytes, str]]:
+    """Digest and media type of the artifacts that are to be in the bundle; what is withheld never gets there.
+
+    Of artifacts with one digest, the media type is that of the first.
+    """
     artifacts = trace["artifacts"]
-    embedded = artifacts.ints("availability") == Availability.EMBEDDED
-    media_types = artifacts.strings("media_type")
-    wanted: dict[bytes, str] = {}
-    for row, digest in enumerate(artifacts.digests()):
-        if embedded[row]:
-            wanted.setdefault(digest, media_types[row] or "")
-    return list(wanted.items())
+    rows = np.flatnonzero(artifacts.ints("availability") == Availability.EMBEDDED)
+    digests = artifacts.array("digest").take(pa.array(rows))
+    first = np.sort(_first_of_each(digests))
+    media_types = artifacts.array("media_type").take(pa.array(rows[first]))
+    digests = digests.take(pa.array(first))
+    for start in range(0, len(first), _SLICE):
+        yield from zip(
+            digests.slice(start, _SLICE).to_pylist(),
+            media_types.slice(start, _SLICE).to_pylist(),
+            strict=True,
+        )
+
+
+def _first_of_each(digests: pa.Array) -> NDArray[np.int64]:
+    """The places at which the distinct digests stand first."""
+    if not len(digests):
+        return np.zeros(0, dtype=np.int64)
+    start = digests.offset * 4
+    words = np.frombuffer(digests.buffers()[1], dtype=np.uint64)[start : start + len(digests) * 4].reshape(
+        -1, 4
+    )
+    order = np.lexsort(words.T)
+    ordered = words[order]
+    begins = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
+    first: NDArray[np.int64] = order[begins]
+    return first
 
 
 def write_bundle(
@@ -356,6 +381,9 @@ def write_bundle(
         FormatError: the trace has no header, or a document has no canonical form.
     """
     info = info or BundleInfo()
+    path = Path(path)
+    check_output(path, overwrite=overwrite)
+    folder = path.parent
     members: list[Member] = []
     stored_trace = None
     if trace is not None:
@@ -365,7 +393,7 @@ def write_bundle(
             trace_digest=show(trace_digest(trace)),
             content_level=level.name.lower(),  # type: ignore[arg-type]  # the names of the enum are the literals
             tables=_write_tables(trace.tables, "", members),
-            packs=_write_packs(_embedded(trace), trace.content, "", members),
+            packs=_write_packs(_embedded(trace), trace.content, "", members, folder),
         )
     stored_executions = {}
     for name, execution in sorted((executions or {}).items()):
@@ -384,7 +412,7 @@ def write_bundle(
                 table: show(detail_digest(execution, table)) for table in execution.header.detail
             },
             tables=_write_tables(execution.tables, prefix, members),
-            packs=_write_packs(digests, execution.content, prefix, members),
+            packs=_write_packs(digests, execution.content, prefix, members, folder),
         )
     manifest = Manifest(
         producer=Producer(name="semtrace", version=semtrace.__version__),
@@ -399,9 +427,7 @@ def write_bundle(
         tokenizers=dict(info.tokenizers),
         **info.extra,
     )
-    write_container(
-        Path(path), [(MANIFEST, manifest.sealed()), *members], directory=directory, overwrite=overwrite
-    )
+    write_container(path, [(MANIFEST, manifest.sealed()), *members], directory=directory, overwrite=overwrite)
     return manifest
 
 

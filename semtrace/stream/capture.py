@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import pyarrow.compute as pc
+from blake3 import blake3
+
+from semtrace.build.delays import MAX_TIME_NS
 from semtrace.errors import FormatError, UsageError
 from semtrace.stream import wire
+from semtrace.stream.gather import Gathered, Rows
 from semtrace.stream.messages import parse_record
-from semtrace.stream.scan import Damage, Scan
+from semtrace.stream.scan import Damage, Scan, payload_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from semtrace.v1.stream_pb2 import Record, SourceRecord, StreamHead
@@ -29,19 +36,65 @@ NEEDS_ID: Final = {
 """Bodies that must have an id, and the table that references to them name."""
 MAY_HAVE_ID: Final = {"segment": "segments"}
 NO_ID: Final = frozenset({"edge", "state_access", "annotation", "event", "trace_header"})
+_REASONS: Final = 1000
+"""Reasons of gaps that are told apart."""
 _TIMES: Final = {
     "task": ("arrival_ns", "deadline_ns"),
     "event": ("ready_ns", "released_ns", "submitted_ns", "scheduled_ns", "first_token_ns", "finished_ns"),
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row in a capture: its message, the recorder's id if it has one, and where it first stands."""
+class Sources:
+    """The pieces of what a program itself gave out, in one capture: each read from the file when it is asked for.
 
-    message: Any
-    id: int | None
-    where: str
+    Those that a later one of the same file and key replaces are left out (ST-STR-065).
+
+    Attributes:
+        adapters: the adapters that they are for.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.adapters: set[str] = set()
+        self._path = path
+        self._offsets = array("q")
+        self._latest: dict[bytes, int] = {}
+        self._replaced: list[int] = []
+
+    def add(self, source: SourceRecord, offset: int) -> None:
+        """Take note of a piece.
+
+        Args:
+            source: the piece.
+            offset: the byte at which its record begins.
+        """
+        if source.key:
+            name = blake3(f"{source.name}\0{source.key}".encode()).digest(16)
+            if name in self._latest:
+                self._offsets[self._latest[name]] = -1
+            self._latest[name] = len(self._offsets)
+        self.adapters.add(source.adapter)
+        self._offsets.append(offset)
+
+    def __len__(self) -> int:
+        return sum(offset >= 0 for offset in self._offsets)
+
+    def __iter__(self) -> Iterator[SourceRecord]:
+        """The pieces in order.
+
+        Raises:
+            UsageError: the file cannot be read any more.
+            IntegrityError: it was changed since it was read.
+        """
+        try:
+            with self._path.open("rb") as file:
+                for offset in self._offsets:
+                    if offset >= 0:
+                        payload = payload_at(file, offset, self._path)
+                        yield parse_record(payload, f"{self._path}, byte {offset}")[0].source
+        except OSError as error:
+            raise UsageError(
+                f"cannot be read: {error.strerror}", code="file.unreadable", path=str(self._path)
+            ) from error
 
 
 @dataclass
@@ -51,8 +104,8 @@ class CaptureFile:
     Attributes:
         path: the file.
         head: who wrote it; None where it is lost.
-        rows: what states rows, with its member of the body and where it stands.
-        sources: pieces of what the program itself gave out; those that later ones replace are left out.
+        rows: what states rows, by member of the body; `merge_captures` takes them away.
+        sources: pieces of what the program itself gave out.
         gaps: records that could not be written, by reason.
         closed: whether the recorder closed it.
         torn: its torn tail, if any.
@@ -61,9 +114,9 @@ class CaptureFile:
     """
 
     path: Path
+    sources: Sources
     head: StreamHead | None = None
-    rows: list[tuple[Record, str, str]] = field(default_factory=list)
-    sources: list[SourceRecord] = field(default_factory=list)
+    rows: dict[str, Gathered] = field(default_factory=dict)
     gaps: dict[str, int] = field(default_factory=dict)
     closed: bool = False
     torn: Damage | None = None
@@ -89,10 +142,8 @@ def read_capture(path: Path, *, recover: bool = False) -> CaptureFile:
         IntegrityError: it is damaged, and `recover` is not set.
         UnsupportedError: it needs a newer reader.
     """
-    made = CaptureFile(path)
+    made = CaptureFile(path, Sources(path))
     scan = Scan(path, recover=recover)
-    replaced: dict[tuple[str, str], int] = {}
-    sources: list[SourceRecord | None] = []
     for raw in scan:
         where = f"{path}, byte {raw.offset}"
         record, body = parse_record(raw.payload, where)
@@ -113,20 +164,19 @@ def read_capture(path: Path, *, recover: bool = False) -> CaptureFile:
             made.closed = True
         elif body == "gap":
             reason = record.gap.reason
+            if reason not in made.gaps and len(made.gaps) >= _REASONS:
+                reason = "other reasons"
             made.gaps[reason] = made.gaps.get(reason, 0) + record.gap.records
         elif body == "source":
-            key = (record.source.name, record.source.key)
-            if record.source.key:
-                if key in replaced:
-                    sources[replaced[key]] = None
-                replaced[key] = len(sources)
-            sources.append(record.source)
+            made.sources.add(record.source, raw.offset)
         elif body in NEEDS_ID or body in MAY_HAVE_ID or body in NO_ID:
             _check_id(record, body, where)
-            made.rows.append((record, body, where))
+            rows = made.rows.get(body)
+            if rows is None:
+                rows = made.rows[body] = Gathered(body)
+            rows.add(record, raw.offset, len(raw.payload))
         else:
             raise invalid(f"{body} is of the exchange form only", where, "ST-STR-052")
-    made.sources = [source for source in sources if source is not None]
     made.torn, made.damage, made.records = scan.torn, scan.damage, scan.records
     return made
 
@@ -161,74 +211,66 @@ class Capture:
     """
 
     header: dict[str, Any]
-    rows: dict[str, list[Row]]
+    rows: dict[str, Rows]
     whole: bool
 
 
 def merge_captures(files: Sequence[CaptureFile]) -> Capture:
-    """Put the rows of the captures of one run together.
+    """Put the rows of the captures of one run together; the captures give them away.
 
     Raises:
-        FormatError: the captures contradict each other.
+        FormatError: the captures contradict each other, or a time is too great.
     """
-    origins = {file.path: _origin(file) for file in files if file.rows}
+    stating = [file for file in files if file.rows]
+    header: dict[str, Any] = {}
+    origins = {file.path: _header(file, header) for file in stating}
     if len(set(origins.values())) > 1 and None in origins.values():
         without = next(path for path, origin in origins.items() if origin is None)
         raise invalid(
             "no origin of its times, other captures of the run have one", str(without), "ST-STR-055"
         )
     origin = min((at for at in origins.values() if at is not None), default=None)
-    header = {"origin_unix_ns": origin} | _header(files)
-    rows: dict[str, list[Row]] = {body: [] for body in (*NEEDS_ID, *MAY_HAVE_ID, *sorted(NO_ID))}
-    known: dict[tuple[str, int], Row] = {}
-    for file in files:
-        own = origins.get(file.path)
-        shift = own - origin if own is not None and origin is not None else 0
-        for record, body, where in file.rows:
-            message = getattr(record, body)
-            for name in _TIMES.get(body, ()) if shift else ():
-                if message.HasField(name):
-                    setattr(message, name, getattr(message, name) + shift)
-            identity = record.id if record.HasField("id") else None
-            merged = known.get((body, identity)) if identity is not None else None
-            if merged is not None:
-                merged.message.MergeFrom(message)
-                continue
-            row = Row(message, identity, where)
-            rows[body].append(row)
-            if identity is not None:
-                known[body, identity] = row
-    return Capture(header, rows, all(file.whole for file in files))
-
-
-def _origin(file: CaptureFile) -> int | None:
-    stated = {
-        record.trace_header.origin_unix_ns
-        for record, body, _ in file.rows
-        if body == "trace_header" and record.trace_header.HasField("origin_unix_ns")
-    }
-    if len(stated) > 1:
-        raise invalid("two origins of its times", str(file.path), "ST-STR-055")
-    return stated.pop() if stated else None
-
-
-def _header(files: Sequence[CaptureFile]) -> dict[str, Any]:
-    """Content level, block size and hash scope, which all captures that state them state alike."""
-    found: dict[str, Any] = {}
-    for file in files:
-        for record, body, where in file.rows:
-            if body != "trace_header":
-                continue
-            for descriptor, value in record.trace_header.ListFields():
-                if descriptor.name == "origin_unix_ns":
-                    continue
-                if found.setdefault(descriptor.name, value) != value:
+    rows: dict[str, Rows] = {}
+    for body in (*NEEDS_ID, *MAY_HAVE_ID, *sorted(NO_ID - {"trace_header"})):
+        having = [file for file in stating if body in file.rows]
+        rows[body] = Rows(body, [(file.path, file.rows.pop(body)) for file in having])
+        for at, file in enumerate(having):
+            own = origins[file.path]
+            shift = own - origin if own is not None and origin is not None else 0
+            for name in _TIMES.get(body, ()):
+                late = rows[body].shift(at, name, shift, MAX_TIME_NS)
+                if late is not None:
                     raise invalid(
-                        f"{descriptor.name} is {value}, elsewhere {found[descriptor.name]}",
-                        where,
+                        f"{name} is 73 years or more away from the origin",
+                        rows[body].where_record(late),
                         "ST-STR-055",
                     )
-    return found
+    return Capture({"origin_unix_ns": origin} | header, rows, all(file.whole for file in files))
+
+
+def _header(file: CaptureFile, found: dict[str, Any]) -> int | None:
+    """The origin that a capture states; its other columns, which all that state them must state alike, go to `found`."""
+    gathered = file.rows.pop("trace_header", None)
+    if gathered is None:
+        return None
+    rows = Rows("trace_header", [(file.path, gathered)])
+    for name in rows.names:
+        if name == "origin_unix_ns":
+            continue
+        records, values = rows.stated(name)
+        for value in values.unique().to_pylist():
+            if found.setdefault(name, value) != value:
+                at = pc.index(values, value).as_py()
+                raise invalid(
+                    f"{name} is {value}, elsewhere {found[name]}",
+                    rows.where_record(int(records[at])),
+                    "ST-STR-055",
+                )
+    stated, known = rows.numbers("origin_unix_ns")
+    distinct = np.unique(stated[known])
+    if len(distinct) > 1:
+        raise invalid("two origins of its times", str(file.path), "ST-STR-055")
+    return int(distinct[0]) if len(distinct) else None
 
 
 def invalid(message: str, where: str, requirement: str) -> FormatError:

@@ -1,56 +1,51 @@
-"""From the rows of captures to a trace: canonical rows by the builder, the recorder's ids kept as annotations."""
+"""From the rows of captures to a trace: columns under the recorder's ids become columns in canonical order.
+
+No object is made of a row; what a row of the capture states is in columns from the time that it was read.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from semtrace.build import TraceBuilder, explain_starts
-from semtrace.build.assemble import all_edges
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semtrace.build.delays import UNKNOWN
+from semtrace.errors import FormatError
+from semtrace.records.columns import NULL, Columns
 from semtrace.records.enums import (
+    AccessMode,
     ContentLevel,
     EdgeKind,
     EntityKind,
-    EventOutcome,
     Evidence,
-    OperationKind,
     OperationStatus,
-    Outcome,
-    Role,
-    SegmentScope,
-    StageTemplate,
-    StateLifetime,
-    StateScope,
     Trigger,
-    VersionMode,
 )
-from semtrace.records.schema import Physical
-from semtrace.records.trace_tables import TRACE_TABLE
-from semtrace.stream.capture import MAY_HAVE_ID, NEEDS_ID, Capture, invalid
+from semtrace.records.trace import Trace
+from semtrace.records.trace_tables import ANNOTATIONS, TRACE_TABLE, TRACE_TABLES
+from semtrace.stream.capture import invalid
+from semtrace.stream.captured import Captured, columns_of, lose
+from semtrace.stream.captured_run import CapturedRun
+from semtrace.stream.losses import PLACES
+from semtrace.transform.numbering import artifact_order, dense_versions, number_shared
+from semtrace.transform.ordering import operation_order, session_order, stage_order
+from semtrace.transform.rows import annotation_rows, integers, places, take, take_annotations
 
 if TYPE_CHECKING:
-    from semtrace.build import BuiltTrace
-    from semtrace.stream.capture import Row
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from semtrace.records.execution import Execution
+    from semtrace.stream.capture import Capture
     from semtrace.stream.losses import Losses
 
 RECORDER_ID: Final = "semtrace/recorder_id"
 """Key of the annotations that keep the recorder's ids."""
 
-_DEFAULTS: Final[dict[tuple[str, str], int]] = {
-    ("tasks", "outcome"): Outcome.UNKNOWN,
-    ("stages", "template"): StageTemplate.UNKNOWN,
-    ("operations", "status"): OperationStatus.OK,
-    ("segments", "scope"): SegmentScope.SHARED,
-    ("edges", "kind"): EdgeKind.CONTROL,
-    ("edges", "trigger"): Trigger.FINISH,
-    ("edges", "evidence"): Evidence.OBSERVED,
-    ("states", "scope"): StateScope.SHARED,
-    ("states", "lifetime"): StateLifetime.TASK,
-    ("state_versions", "mode"): VersionMode.REPLACE,
-}
-"""What an enumeration that is absent in a capture means (ST-STR-054); any other must be there."""
-_BY_RULE: Final = {("operations", "tokens_evidence"), ("operations", "duration_evidence")}
-"""Enumerations whose default follows from other columns."""
 _ENTITIES: Final = {
     EntityKind.TASK: "tasks",
     EntityKind.STAGE: "stages",
@@ -61,17 +56,25 @@ _ENTITIES: Final = {
     EntityKind.STATE_VERSION: "state_versions",
     EntityKind.MODEL: "models",
 }
-_TIMES: Final = ("ready", "released", "submitted", "scheduled", "first_token", "finished")
-_EVENT_COLUMNS: Final = frozenset(
-    {"operation", "outcome", "cached_tokens", "attempts", "request_id"}
-    | {f"{name}_{part}" for name in _TIMES for part in ("ns", "evidence")}
-)
-_MAXIMA: Final = {Physical.U8: 1 << 8, Physical.U32: 1 << 32}
-_TABLES: Final = {**NEEDS_ID, **MAY_HAVE_ID, "edge": "edges", "state_access": "state_accesses"}
+_EDGE_KEY: Final = ("target", "source", "kind", "trigger")
+_IMPLIED: Final = (int(EdgeKind.DATA), int(EdgeKind.STATE))
 
 
-def capture_to_trace(capture: Capture, losses: Losses) -> BuiltTrace:
-    """Make the trace.
+@dataclass(frozen=True)
+class CapturedTrace:
+    """What captures make.
+
+    Attributes:
+        trace: the trace, in canonical order.
+        execution: the native run, if anything of it was observed.
+    """
+
+    trace: Trace
+    execution: Execution | None
+
+
+def capture_to_trace(capture: Capture, losses: Losses) -> CapturedTrace:
+    """Make the trace; the capture gives its rows away.
 
     Where not all that was recorded is here, references to what is lost become null, and rows that make no sense
     without it are left out; both are counted as losses. Otherwise they are errors.
@@ -83,370 +86,334 @@ def capture_to_trace(capture: Capture, losses: Losses) -> BuiltTrace:
 
 
 class _Maker:
+    """Makes the tables, first with their rows in the order in which the capture has them."""
+
     def __init__(self, capture: Capture, losses: Losses) -> None:
         self.capture = capture
         self.losses = losses
         level = capture.header.get("content_level", ContentLevel.TEXT)
         if level not in set(ContentLevel):
             raise invalid(f"content level {level}", "the captures", "ST-STR-054")
-        self.builder = TraceBuilder(**{**capture.header, "content_level": ContentLevel(level)})
-        self.ids: dict[str, dict[int, int]] = defaultdict(dict)
-        """By table, the builder's id of each recorder's id."""
+        header = {**capture.header, "content_level": level}
+        self.captured = Captured(capture, losses)
+        self.tables: dict[str, Columns] = {spec.name: Columns(spec, spec.empty()) for spec in TRACE_TABLES}
+        self._keep("trace", {name: pa.array([value]) for name, value in header.items() if value is not None})
 
-    def make(self) -> BuiltTrace:
-        self._drop_orphans()
-        self._artifacts()
-        self._entities()
-        self._operations()
-        self._segments()
-        self._versions()
-        self._edges()
-        self._observed()
-        self._annotations()
-        self._explain()
-        return self.builder.build()
-
-    # -- references ---------------------------------------------------------------------------------------------
-
-    def _lose(self, message: str, where: str, requirement: str, code: str) -> None:
-        """What is an error in a capture that is whole is a loss in another."""
-        if self.capture.whole:
-            raise invalid(message, where, requirement)
-        self.losses.add(code, "lost", message.partition(":")[0], where=where)
-
-    def _drop_orphans(self) -> None:
-        """Leave out the rows that cannot be without a row that is not here."""
-        rows = self.capture.rows
-        there = {table: {row.id for row in rows[body]} for body, table in (NEEDS_ID | MAY_HAVE_ID).items()}
-        gone = True
-        while gone:
-            gone = False
-            for body, table in _TABLES.items():
-                kept = [row for row in rows[body] if self._stands(row, table, there)]
-                if len(kept) < len(rows[body]):
-                    rows[body], gone = kept, True
-                    there[table] = {row.id for row in kept}
-
-    def _stands(self, row: Row, table: str, there: dict[str, set[int | None]]) -> bool:
-        for column in TRACE_TABLE[table].columns if table != "artifacts" else ():
-            if (
-                column.refs
-                and not column.nullable
-                and getattr(row.message, column.name) not in there[column.refs]
-            ):
-                refers = getattr(row.message, column.name)
-                self._lose(
-                    f"a row of {table} whose {column.name} is not in the capture: {refers}",
-                    row.where, "ST-STR-053", "stream.dangling",
-                )  # fmt: skip
-                return False
-            if column.enum and not getattr(row.message, column.name) and self._needed(table, column.name):
-                self._lose(
-                    f"a row of {table} without its {column.name}",
-                    row.where,
-                    "ST-STR-054",
-                    "stream.incomplete",
-                )
-                return False
-        return True
-
-    @staticmethod
-    def _needed(table: str, column: str) -> bool:
-        spec = TRACE_TABLE[table].by_name[column]
-        return not spec.nullable and (table, column) not in _DEFAULTS and (table, column) not in _BY_RULE
-
-    def _values(self, row: Row, table: str, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-        """The columns of a row, references as the builder's ids."""
-        values: dict[str, Any] = {}
-        for column in TRACE_TABLE[table].columns:
-            name = column.name
-            if name in without:
-                continue
-            value = None
-            if not column.nullable or row.message.HasField(name):
-                value = getattr(row.message, name)
-            if value is not None and column.refs:
-                found = self.ids[column.refs].get(value)
-                if found is None:
-                    self._lose(
-                        f"the {name} of a row of {table} is not in the capture: {value}",
-                        row.where, "ST-STR-053", "stream.dangling",
-                    )  # fmt: skip
-                value = found
-            elif value is not None and column.enum:
-                value = self._enum(table, name, value, row.where)
-            elif value is not None and column.type in _MAXIMA and value >= _MAXIMA[column.type]:
-                raise invalid(f"{name} is {value}, too great for its column", row.where, "ST-STR-054")
-            values[name] = value
-        return values
-
-    @staticmethod
-    def _enum(table: str, name: str, value: int, where: str) -> int | None:
-        kind = TRACE_TABLE[table].by_name[name].enum
-        if value == 0:
-            return _DEFAULTS.get((table, name))
-        if kind is None or value not in set(kind):
-            raise invalid(f"{name} has no value {value}", where, "ST-STR-054")
-        return kind(value)
-
-    def _made(self, table: str, row: Row, made: int) -> None:
-        if row.id is not None:
-            self.ids[table][row.id] = made
-
-    # -- rows ---------------------------------------------------------------------------------------------------
-
-    def _artifacts(self) -> None:
-        self.content: dict[int, tuple[bytes, str | None]] = {}
-        for row in self.capture.rows["captured_artifact"]:
-            content, media_type = row.message.data, row.message.media_type or None
-            made = self.builder.artifact(content, media_type)
-            self._made("artifacts", row, made)
-            self.content[made] = (content, media_type)
-
-    def _entities(self) -> None:
-        """Tasks, models, stages, sessions, states: what operations refer to. What refers to operations comes after."""
-        builder, rows = self.builder, self.capture.rows
-        for row in rows["task"]:
-            values = self._values(row, "tasks", without=frozenset({"answer_operation"}))
-            made = builder.task(values.pop("name"))
-            builder.rows["tasks"][made].update(values)
-            self._made("tasks", row, made)
-        for row in rows["model"]:
-            values = self._values(row, "models")
-            made = builder.model(values.pop("name"), **{k: v for k, v in values.items() if v is not None})
-            self._made("models", row, made)
-        for row in rows["stage"]:
-            values = self._values(row, "stages", without=frozenset({"parent"}))
-            self._made("stages", row, builder.stage(**values))
-        for row in rows["stage"]:
-            parent = self._one(row, "stages", "parent")
-            builder.rows["stages"][self.ids["stages"][_id(row)]]["parent"] = parent
-        for row in rows["session"]:
-            values = self._values(row, "sessions", without=frozenset({"parent_operation"}))
-            self._made("sessions", row, builder.session(values.pop("task"), **values))
-        for row in rows["state"]:
-            values = self._values(row, "states")
-            # The last part of the key keeps states of one name apart that the recorder keeps apart.
-            made = builder.state(values.pop("namespace"), values.pop("name"), **values, task=row.id)
-            self._made("states", row, made)
-
-    def _one(self, row: Row, table: str, name: str) -> int | None:
-        """One nullable reference of a row."""
-        others = frozenset(TRACE_TABLE[table].by_name) - {name}
-        found: int | None = self._values(row, table, without=others)[name]
-        return found
-
-    def _operations(self) -> None:
-        builder, rows = self.builder, self.capture.rows
-        late = frozenset({"context_base"})
-        for row in rows["operation"]:
-            values = self._values(row, "operations", without=late)
-            task, kind, name = values.pop("task"), OperationKind(values.pop("kind")), values.pop("name")
-            known = values["prompt_tokens"] is not None or values["output_tokens"] is not None
-            tokens = Evidence.OBSERVED if known else Evidence.MISSING
-            duration = Evidence.MISSING if values["duration_ns"] is None else Evidence.OBSERVED
-            values["tokens_evidence"] = values["tokens_evidence"] or tokens
-            values["duration_evidence"] = values["duration_evidence"] or duration
-            made = builder.operation(task, kind, name)
-            builder.update_operation(made, **values)
-            self._made("operations", row, made)
-        for row in rows["operation"]:
-            base = self._one(row, "operations", "context_base")
-            made = self.ids["operations"][_id(row)]
-            builder.update_operation(made, context_base=base)
-            if base is None and row.message.context_segments:
-                self._lose(
-                    "an operation inherits from no operation", row.where, "ST-STR-053", "stream.dangling"
-                )
-                builder.update_operation(made, context_segments=0)
-        for row in rows["task"]:
-            answer = self._one(row, "tasks", "answer_operation")
-            builder.update_task(self.ids["tasks"][_id(row)], answer_operation=answer)
-        for row in rows["session"]:
-            parent = self._one(row, "sessions", "parent_operation")
-            builder.update_session(self.ids["sessions"][_id(row)], parent_operation=parent)
-
-    def _segments(self) -> None:
-        for row in self.capture.rows["segment"]:
-            values = self._values(row, "segments", without=frozenset({"envelope"}))
-            envelope = self._one(row, "segments", "envelope")
-            made = self.builder.segment(
-                values.pop("operation"),
-                Role(values.pop("role")),
-                message=values.pop("message"),
-                envelope=None if envelope is None else self.content[envelope][0],
-                source=values.pop("source_operation"),
-                source_start=values.pop("source_start"),
-                source_length=values.pop("source_length"),
-                tokens=values.pop("tokens"),
-                scope=SegmentScope(values.pop("scope")),
-                **values,
-            )
-            self._made("segments", row, made)
-        if not self.capture.whole:
+    def make(self) -> CapturedTrace:
+        for table in ("tasks", "stages", "sessions", "models", "operations", "segments", "states"):
+            columns = self.captured.columns(table)
+            if table == "operations":
+                self._evidence(columns)
+                self._inherited_from_nothing(columns)
+            self._keep(table, columns)
+        self._keep("artifacts", self.captured.artifacts.columns())
+        if not self.captured.whole:
             self._cut_contexts()
+        self._versions()
+        self._accesses()
+        self._edges()
+        run = CapturedRun(
+            self.capture.rows["event"], self.captured, self.losses, self.tables["operations"].rows
+        )
+        if not self.captured.whole:
+            self._cut_short(run)
+        self._delays(run)
+        self._annotations()
+        return self._ordered(run)
+
+    def _keep(self, table: str, columns: dict[str, Any]) -> None:
+        self.tables[table] = columns_of(TRACE_TABLE[table], columns)
+
+    def _change(self, table: str, **columns: Any) -> None:
+        """Put other columns into a table."""
+        kept = self.tables[table]
+        self._keep(table, dict(zip(kept.spec.by_name, kept.data.columns, strict=True)) | columns)
+
+    # -- operations ---------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _evidence(columns: dict[str, Any]) -> None:
+        """How counts and durations are known, where it is not stated (ST-STR-054)."""
+        tokens = pc.or_(columns["prompt_tokens"].is_valid(), columns["output_tokens"].is_valid())
+        for name, known in (("tokens", tokens), ("duration", columns["duration_ns"].is_valid())):
+            meant = pc.if_else(known, int(Evidence.OBSERVED), int(Evidence.MISSING))
+            columns[f"{name}_evidence"] = pc.coalesce(columns[f"{name}_evidence"].cast(meant.type), meant)
+
+    def _inherited_from_nothing(self, columns: dict[str, Any]) -> None:
+        segments = columns["context_segments"].to_numpy().copy()
+        none = columns["context_base"].is_null().to_numpy(zero_copy_only=False)
+        bad = np.flatnonzero(none & (segments > 0))
+        rows = self.captured.order["operations"][bad]
+        self.captured.lose("operations", rows, "an operation inherits from no operation")
+        segments[bad] = 0
+        columns["context_segments"] = pa.array(segments)
 
     def _cut_contexts(self) -> None:
         """Let no operation inherit more than is here of the context of its base."""
-        builder = self.builder
-        operations = builder.rows["operations"]
-        changed = True
-        while changed:
-            changed = False
-            for row in self.capture.rows["operation"]:
-                operation = operations[self.ids["operations"][_id(row)]]
-                base = operation["context_base"]
-                if base is None:
-                    continue
-                held = len(builder.context(base)) + (operations[base]["output"] is not None)
-                if operation["context_segments"] > held:
-                    operation.update(context_base=None, context_segments=0)
-                    changed = True
-                    self._lose(
-                        "an operation inherits what is not in the capture",
-                        row.where,
-                        "ST-STR-053",
-                        "stream.dangling",
-                    )
+        operations = self.tables["operations"]
+        own = np.bincount(self.tables["segments"].ints("operation"), minlength=operations.rows)
+        base, wanted = operations.ints("context_base").copy(), operations.ints("context_segments").copy()
+        cut = _too_much(base.tolist(), wanted.tolist(), own.tolist(), operations.known("output").tolist())
+        rows = self.captured.order["operations"][cut]
+        self.captured.lose("operations", rows, "an operation inherits what is not in the capture")
+        base[cut], wanted[cut] = NULL, 0
+        self._change(
+            "operations", context_base=integers(base, pa.uint32()), context_segments=pa.array(wanted)
+        )
+
+    def _cut_short(self, run: CapturedRun) -> None:
+        """Take operations that were under way when the recording ended as cancelled (ST-STR-064)."""
+        rows, order = self.captured.rows("operations"), self.captured.order["operations"]
+        found = run.cut_short(self.captured.stated_status)
+        status = self.tables["operations"].ints("status").copy()
+        status[found] = int(OperationStatus.CANCELLED)
+        self._change("operations", status=pa.array(status))
+        self.losses.add_rows(
+            "stream.unfinished",
+            "unknown",
+            "an operation was under way when the recording ended: taken as cancelled",
+            [rows.where(row) for row in order[found[:PLACES]].tolist()],
+            len(found),
+        )
+
+    # -- states -------------------------------------------------------------------------------------------------
 
     def _versions(self) -> None:
-        """Versions, numbered in the order of their numbers, and of the capture where those are equal."""
-        rows = sorted(
-            self.capture.rows["state_version"], key=lambda row: (row.message.state, row.message.version)
+        """Versions, numbered anew in each state; each follows from one before it."""
+        columns = self.captured.columns("state_versions")
+        base = columns["base"].fill_null(NULL).to_numpy().copy()
+        late = np.flatnonzero(base >= np.arange(len(base)))
+        rows = self.captured.order["state_versions"][late]
+        self.captured.lose(
+            "state_versions", rows, "the base of a row of state_versions does not come before it"
         )
-        for row in rows:
-            values = self._values(row, "state_versions", without=frozenset({"base"}))
-            artifact = values["artifact"]
-            content, media_type = (None, None) if artifact is None else self.content[artifact]
-            made = self.builder.version(
-                values["state"],
-                content,
-                base=self._one(row, "state_versions", "base"),
-                mode=VersionMode(values["mode"]),
-                writer=values["writer"],
-                media_type=media_type,
-            )
-            self._made("state_versions", row, made)
-        for row in self.capture.rows["state_access"]:
-            values = self._values(row, "state_accesses")
-            self.builder.rows["state_accesses"].append(values)
+        base[late] = NULL
+        self._keep("state_versions", columns | {"base": integers(base, pa.uint32())})
+        versions = self.tables["state_versions"]
+        self.tables["state_versions"] = Columns(versions.spec, dense_versions(versions.data))
+
+    def _accesses(self) -> None:
+        """Accesses that are stated, and the writes of versions; each once."""
+        stated = self.captured.columns("state_accesses")
+        writer = self.tables["state_versions"].ints("writer")
+        written = np.flatnonzero(writer != NULL)
+        added = {
+            "operation": writer[written],
+            "state_version": written,
+            "mode": np.full(len(written), int(AccessMode.WRITE)),
+        }
+        every = np.column_stack(
+            [np.concatenate([values, stated[name].to_numpy()]) for name, values in added.items()]
+        )
+        unique = np.unique(every.astype(np.int64), axis=0)
+        self._keep("state_accesses", {name: unique[:, at] for at, name in enumerate(added)})
+
+    # -- edges --------------------------------------------------------------------------------------------------
 
     def _edges(self) -> None:
-        implied: list[tuple[Row, dict[str, Any]]] = []
-        for row in self.capture.rows["edge"]:
-            values = self._values(row, "edges")
-            if values["kind"] in {EdgeKind.DATA, EdgeKind.STATE}:
-                implied.append((row, values))
-            else:
-                self.builder.edge(values.pop("target"), values.pop("source"), **values)
-        columns = ("target", "source", "kind", "trigger", "lag_ns")
-        there = {tuple(edge[name] for name in columns) for edge in all_edges(self.builder)}
-        for row, values in implied:
-            if tuple(values[name] for name in columns) not in there:
-                self._lose(
-                    "a data or state edge that no segment, inherited context or access implies",
-                    row.where, "ST-STR-056", "stream.edge",
-                )  # fmt: skip
-
-    # -- what was observed --------------------------------------------------------------------------------------
-
-    def _observed(self) -> None:
-        builder = self.builder
-        for row in self.capture.rows["event"]:
-            event = row.message
-            extra = [field.name for field, _ in event.ListFields() if field.name not in _EVENT_COLUMNS]
-            if extra:
-                raise invalid(f"an event with {', '.join(extra)}", row.where, "ST-STR-057")
-            operation = self.ids["operations"].get(event.operation)
-            if operation is None:
-                message = f"an event whose operation is not in the capture: {event.operation}"
-                self._lose(message, row.where, "ST-STR-053", "stream.dangling")
-                continue
-            outcome = None
-            if event.outcome:
-                if event.outcome not in set(EventOutcome):
-                    raise invalid(f"outcome has no value {event.outcome}", row.where, "ST-STR-054")
-                outcome = EventOutcome(event.outcome)
-            builder.observe(
-                operation,
-                outcome=outcome,
-                cached_tokens=event.cached_tokens if event.HasField("cached_tokens") else None,
-                attempts=event.attempts if event.HasField("attempts") else None,
-                request_id=event.request_id if event.HasField("request_id") else None,
+        """Edges that are stated, of two with one key the better known; and those that are implied (ST-EDGE-010, -011)."""
+        columns = self.captured.columns("edges")
+        order = self.captured.order["edges"]
+        target, source, kind, trigger, lag, evidence = (
+            columns[name].to_numpy() for name in (*_EDGE_KEY, "lag_ns", "evidence")
+        )
+        implied = list(self._implied())
+        follows = np.isin(kind, _IMPLIED)
+        there = np.zeros(len(kind), dtype=np.bool_)
+        count = self.tables["operations"].rows
+        for number, pairs in implied:
+            of = np.isin(target.astype(np.int64) * count + source, pairs[:, 0] * count + pairs[:, 1])
+            there |= of & (kind == number) & (trigger == Trigger.FINISH) & (lag == 0)
+        self.captured.lose(
+            "edges",
+            order[follows & ~there],
+            "a data or state edge that no segment, inherited context or access implies",
+            ("ST-STR-056", "stream.edge"),
+        )
+        itself = np.flatnonzero(~follows & (target == source))
+        if len(itself):
+            raise FormatError(
+                "an operation cannot depend on itself",
+                code="edge.self",
+                path=self.captured.rows("edges").where(int(order[itself[0]])),
+                requirement="ST-EDGE-002",
             )
-            for name in _TIMES:
-                if event.HasField(f"{name}_ns"):
-                    evidence = getattr(event, f"{name}_evidence") or Evidence.OBSERVED
-                    if evidence not in set(Evidence):
-                        raise invalid(f"evidence has no value {evidence}", row.where, "ST-STR-054")
-                    time_ns = getattr(event, f"{name}_ns")
-                    builder.observe(operation, evidence=Evidence(evidence), **{f"{name}_ns": time_ns})
-            if event.HasField("submitted_ns"):
-                builder.update_operation(operation, started_ns=event.submitted_ns)
-        for row in [] if self.capture.whole else self.capture.rows["operation"]:
-            operation = self.ids["operations"][_id(row)]
-            seen = builder.observed.get(operation)
-            if (
-                row.message.status == 0
-                and seen
-                and "submitted" in seen.times
-                and "finished" not in seen.times
-            ):
-                builder.update_operation(operation, status=OperationStatus.CANCELLED)
-                builder.observe(operation, outcome=EventOutcome.UNFINISHED)
-                self.losses.add(
-                    "stream.unfinished",
-                    "unknown",
-                    "an operation was under way when the recording ended: taken as cancelled",
-                    where=row.where,
-                )
+        by_key = np.lexsort([evidence, trigger, kind, source, target])
+        by_key = by_key[~follows[by_key]]
+        keys = np.column_stack([each[by_key] for each in (target, source, kind, trigger)])
+        first = by_key[np.append(True, (keys[1:] != keys[:-1]).any(axis=1))[: len(keys)]]
+        parts = [pa.table({name: values.take(pa.array(first)) for name, values in columns.items()})]
+        parts += [_implied_edges(number, pairs, parts[0].schema) for number, pairs in implied]
+        table = pa.concat_tables(parts)
+        self._keep("edges", dict(zip(table.column_names, table.columns, strict=True)))
+
+    def _implied(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Kind, and distinct pairs of target and source, of the edges that the other tables imply."""
+        operations, segments = self.tables["operations"], self.tables["segments"]
+        accesses, versions = self.tables["state_accesses"], self.tables["state_versions"]
+        every, base = np.arange(operations.rows), operations.ints("context_base")
+        source = segments.ints("source_operation")
+        repeats = source != NULL
+        data = [
+            np.column_stack([every, base])[base != NULL],
+            np.column_stack([segments.ints("operation")[repeats], source[repeats]]),
+        ]
+        yield int(EdgeKind.DATA), np.unique(np.concatenate(data), axis=0)
+        reader = accesses.ints("operation")
+        writer = versions.ints("writer")[accesses.ints("state_version")]
+        reads = (accesses.ints("mode") == AccessMode.READ) & (writer != NULL) & (writer != reader)
+        yield int(EdgeKind.STATE), np.unique(np.column_stack([reader[reads], writer[reads]]), axis=0)
+
+    # -- delays and annotations ---------------------------------------------------------------------------------
+
+    def _delays(self, run: CapturedRun) -> None:
+        """Starts that nothing explains become delays, except where the recorder states a delay itself."""
+        operations, tasks, edges = (self.tables[name] for name in ("operations", "tasks", "edges"))
+        arrival = np.where(tasks.known("arrival_ns"), tasks.raw("arrival_ns"), UNKNOWN)
+        waits = {name: edges.ints(name) for name in ("target", "source", "trigger")}
+        waits["lag_ns"] = edges.raw("lag_ns").astype(np.int64)
+        left = run.unexplained(operations.ints("task"), arrival, waits)
+        self._change("tasks", arrival_ns=pa.array(left.arrival_ns, mask=left.arrival_ns == UNKNOWN))
+        stated = operations.raw("external_delay_ns").astype(np.int64)
+        delayed = (left.gap_ns > 0) & (stated == 0)
+        self._change("operations", external_delay_ns=pa.array(np.where(delayed, left.gap_ns, stated)))
+        self.losses.add_rows(
+            "delays.inferred",
+            "inferred",
+            "an operation started later than what it waits for had ended: the rest is an external delay",
+            (),
+            int(delayed.sum()),
+        )
+        self.losses.add_rows(
+            "edges.early",
+            "unknown",
+            "an operation started before one had ended that it is said to wait for",
+            (),
+            int((left.gap_ns < 0).sum()),
+        )
 
     def _annotations(self) -> None:
-        builder = self.builder
-        for row in self.capture.rows["annotation"]:
-            kind, entity = row.message.entity_kind, row.message.entity
-            if kind == EntityKind.TRACE:
-                found: int | None = 0
-            elif kind in _ENTITIES:
-                found = self.ids[_ENTITIES[EntityKind(kind)]].get(entity)
-            else:
-                raise invalid(f"an annotation of entity kind {kind}", row.where, "ST-STR-054")
-            if found is None:
-                message = f"an annotation whose entity is not in the capture: {entity}"
-                self._lose(message, row.where, "ST-STR-053", "stream.dangling")
+        """Annotations of the recorder, and its ids as annotations."""
+        rows = self.capture.rows["annotation"]
+        kind, named = rows.numbers("entity_kind")[0], rows.numbers("entity")[0]
+        bad = np.flatnonzero(~np.isin(kind, [int(EntityKind.TRACE), *(int(each) for each in _ENTITIES)]))
+        if len(bad):
+            raise invalid(
+                f"an annotation of entity kind {kind[bad[0]]}", rows.where(int(bad[0])), "ST-STR-054"
+            )
+        key, value = (pc.fill_null(rows.texts(name), "") for name in ("key", "value"))
+        bare = np.flatnonzero(~pc.match_substring(key, "/").to_numpy())
+        if len(bare):
+            raise invalid(
+                f"annotation key {key[int(bare[0])].as_py()!r} has no namespace",
+                rows.where(int(bare[0])),
+                "ST-STR-054",
+            )
+        entity = np.zeros(rows.count, dtype=np.int64)
+        for number, table in _ENTITIES.items():
+            of = kind == number
+            found = self.captured.rows(table).find(named[of])
+            entity[of] = np.append(self.captured.number[table], NULL)[found]
+        lost = np.flatnonzero(entity == NULL)
+        message = "an annotation whose entity is not in the capture"
+        if len(lost) and self.captured.whole:
+            message += f": {named[lost[0]]}"
+        lose(self.losses, rows, lost, message, whole=self.captured.whole)
+        kept = pa.array(np.flatnonzero(entity != NULL))
+        columns = {"entity_kind": pa.array(kind), "entity": pa.array(entity), "key": key, "value": value}
+        pieces = [columns_of(ANNOTATIONS, {name: each.take(kept) for name, each in columns.items()}).data]
+        for number, table in _ENTITIES.items():
+            at, ids = self.captured.rows(table).ids()
+            made = self.captured.number[table][at]
+            pieces.append(
+                annotation_rows(
+                    number, made[made != NULL], RECORDER_ID, pa.array(ids[made != NULL]).cast(pa.string())
+                )
+            )
+        self.tables["annotations"] = Columns(ANNOTATIONS, pa.concat_tables(pieces))
+        self.capture.rows.clear()
+
+    # -- order --------------------------------------------------------------------------------------------------
+
+    def _ordered(self, run: CapturedRun) -> CapturedTrace:
+        """The trace in canonical order, with its native run."""
+        tables = self.tables
+        used = artifact_order(tables, np.arange(tables["state_versions"].rows))
+        content = self.captured.artifacts.content(used)
+        del self.captured  # its arrays are not needed any more
+        loose = Trace(tables, content)
+        starts = run.times("submitted")
+        known = starts != UNKNOWN
+        rank = np.full(len(starts), NULL, dtype=np.int64)
+        rank[known] = np.unique(starts[known], return_inverse=True)[1]
+        operations = operation_order(loose, rank)
+        moved = {"operations": places(operations, loose.operations.rows)}
+        orders = {"operations": operations}
+        orders["sessions"] = session_order(loose, moved["operations"])
+        orders["stages"] = stage_order(loose, moved["operations"])
+        orders["segments"] = np.argsort(moved["operations"][loose.segments.ints("operation")], kind="stable")
+        edges = loose.edges
+        ends = [moved["operations"][edges.ints(name)] for name in ("target", "source")]
+        orders["edges"] = np.lexsort([edges.ints("trigger"), edges.ints("kind"), *ends[::-1]])
+        for table in ("sessions", "stages", "segments"):
+            moved[table] = places(orders[table], tables[table].rows)
+        annotations = take_annotations(tables.pop("annotations"), moved)
+        made = {}
+        for name in list(tables):
+            columns = tables.pop(name)
+            made[name] = Columns(columns.spec, take(columns, orders.get(name), moved))
+        made["annotations"] = Columns(ANNOTATIONS, annotations)
+        trace = number_shared({name: made[name] for name in TRACE_TABLE}, content)
+        return CapturedTrace(trace, run.execution(trace, operations))
+
+
+def _implied_edges(kind: int, pairs: NDArray[np.int64], schema: pa.Schema) -> pa.Table:
+    count = len(pairs)
+    values = {
+        "target": pairs[:, 0],
+        "source": pairs[:, 1],
+        "kind": np.full(count, kind),
+        "trigger": np.full(count, int(Trigger.FINISH)),
+        "lag_ns": np.zeros(count, dtype=np.int64),
+        "evidence": np.full(count, int(Evidence.DERIVED)),
+    }
+    columns = [
+        pa.array(values[field.name]).cast(field.type) if field.name in values else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _too_much(base: list[int], wanted: list[int], own: list[int], answers: list[bool]) -> list[int]:
+    """Operations that inherit more segments than the context of their base has, from the first base on.
+
+    Operations that inherit in a circle are left: putting them in order names the circle.
+
+    Args:
+        base: the base of each, `NULL` without one.
+        wanted: how many segments it inherits.
+        own: how many it has itself.
+        answers: whether it has an output.
+    """
+    held: list[int | None] = [None] * len(base)  # segments of an operation's input, once known
+    cut = []
+    for start in range(len(base)):
+        chain = []
+        at = start
+        while held[at] is None:
+            chain.append(at)
+            held[at] = own[at]  # until its base is known; ends a circle
+            if base[at] == NULL:
+                break
+            at = base[at]
+        for each in reversed(chain):
+            below = base[each]
+            if below == NULL:
                 continue
-            if "/" not in row.message.key:
-                raise invalid(f"annotation key {row.message.key!r} has no namespace", row.where, "ST-STR-054")
-            builder.annotate(EntityKind(kind), found, row.message.key, row.message.value)
-        for kind, table in _ENTITIES.items():
-            for identity, made in self.ids[table].items():
-                builder.annotate(kind, made, RECORDER_ID, str(identity))
-
-    def _explain(self) -> None:
-        """Starts that nothing explains become delays, except where the recorder states a delay itself."""
-        rows = self.builder.rows["operations"]
-        stated = {at: row["external_delay_ns"] for at, row in enumerate(rows) if row["external_delay_ns"]}
-        explained = explain_starts(self.builder)
-        for at, delay in stated.items():
-            rows[at]["external_delay_ns"] = delay
-        delayed = [at for at in explained.delayed if at not in stated]
-        if delayed:
-            self.losses.add(
-                "delays.inferred",
-                "inferred",
-                "an operation started later than what it waits for had ended: the rest is an external delay",
-                count=len(delayed),
-            )
-        if explained.early:
-            self.losses.add(
-                "edges.early",
-                "unknown",
-                "an operation started before one had ended that it is said to wait for",
-                count=len(explained.early),
-            )
-
-
-def _id(row: Row) -> int:
-    """The id of a row whose kind must have one."""
-    assert row.id is not None  # noqa: S101  # reading has refused it otherwise
-    return row.id
+            length = held[below]
+            assert length is not None  # noqa: S101  # bases come first in the reversed chain
+            if wanted[each] > length + answers[below]:
+                cut.append(each)
+            else:
+                held[each] = own[each] + min(wanted[each], length + 1)
+    return sorted(cut)

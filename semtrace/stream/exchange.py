@@ -283,7 +283,7 @@ class _Reader:
                 f"executions that the facts state are missing: {missing}", str(self.path), "ST-STR-044"
             )
         for content in (self._content, *self._run_content.values()):
-            for digest in content.unfinished():
+            for digest in content.finish():
                 raise _invalid(f"content {show(digest)} is not complete", str(self.path), "ST-STR-046")
         tables = {name: reader.table() for name, reader in self._tables.items()}
         if facts.trace is None and (any(table.num_rows for table in tables.values()) or list(self._content)):

@@ -21,10 +21,12 @@ from semtrace.stream.framing import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
     from pathlib import Path
     from typing import BinaryIO
 
 _BLOCK = 1 << 20
+_USUAL = 1 << 12  # bytes of a record that are read at once; few have more
 
 
 class RawRecord(NamedTuple):
@@ -59,6 +61,29 @@ def is_stream(path: Path) -> bool:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
+
+
+def payload_at(file: BinaryIO | FileIO, offset: int, path: Path) -> bytes:
+    """The payload of the record whose frame begins at an offset, where a scan has found one before.
+
+    Raises:
+        IntegrityError: it is another one now.
+    """
+    file.seek(offset)
+    block = file.read(_USUAL)
+    parsed = parse_frame_header(block[:FRAME_HEADER_BYTES].ljust(FRAME_HEADER_BYTES))
+    end = FRAME_HEADER_BYTES + (min(parsed[1], MAX_PAYLOAD) if parsed else 0)
+    if end > len(block):
+        block += file.read(end - len(block))
+    payload = block[FRAME_HEADER_BYTES:end]
+    if parsed is None or crc32(payload) != parsed[2]:
+        raise IntegrityError(
+            "the file was changed while it was read",
+            code="stream.damaged",
+            path=f"{path}, byte {offset}",
+            requirement="ST-STR-031",
+        )
+    return payload
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections import defaultdict
+from collections import OrderedDict
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -14,12 +14,15 @@ from semtrace.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import BinaryIO
 
     from semtrace.records.execution import Execution
     from semtrace.records.trace import Trace
     from semtrace.store.manifest import Loss
     from semtrace.stream.capture import CaptureFile
 
+_OPEN: Final = 64
+"""Files that are open at once."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -58,7 +61,7 @@ def read_sources(files: Sequence[CaptureFile]) -> ReadSources:
         UsageError: there is no such adapter.
         UnsupportedError: there are no adapters at all.
     """
-    names = sorted({source.adapter for file in files for source in file.sources})
+    names = sorted({name for file in files for name in file.sources.adapters})
     if len(names) > 1:
         raise FormatError(
             f"the captures are for several adapters: {', '.join(names)}",
@@ -87,20 +90,33 @@ def _reader() -> Callable[[str, Sequence[Path]], tuple[str, ReadResult]]:
 
 
 def _write(file: CaptureFile, folder: Path) -> list[Path]:
-    """Write the pieces of one capture as files of lines."""
-    lines: dict[str, list[bytes]] = defaultdict(list)
-    for source in file.sources:
-        if not _NAME.fullmatch(source.name):
-            raise FormatError(
-                f"{source.name!r} cannot be the name of a source",
-                code="stream.source",
-                path=str(file.path),
-                requirement="ST-STR-060",
-                hint="names are of letters, digits, '.', '_' and '-', at most 100, and begin with no '.'",
-            )
-        lines[source.name].append(source.data)
+    """Write the pieces of one capture as files of lines; few of them are open at once."""
     folder.mkdir()
-    for name, pieces in lines.items():
-        with (folder / name).open("wb") as out:
-            out.writelines(piece + b"\n" for piece in pieces)
-    return [folder / name for name in lines]
+    opened: OrderedDict[str, BinaryIO] = OrderedDict()
+    names: dict[str, Path] = {}
+    try:
+        for source in file.sources:
+            out = opened.pop(source.name, None)
+            if out is None:
+                if len(opened) >= _OPEN:
+                    opened.popitem(last=False)[1].close()
+                names[source.name] = folder / _checked(source.name, file.path)
+                out = names[source.name].open("ab")
+            opened[source.name] = out
+            out.write(source.data + b"\n")
+    finally:
+        for out in opened.values():
+            out.close()
+    return list(names.values())
+
+
+def _checked(name: str, path: Path) -> str:
+    if not _NAME.fullmatch(name):
+        raise FormatError(
+            f"{name!r} cannot be the name of a source",
+            code="stream.source",
+            path=str(path),
+            requirement="ST-STR-060",
+            hint="names are of letters, digits, '.', '_' and '-', at most 100, and begin with no '.'",
+        )
+    return name

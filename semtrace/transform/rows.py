@@ -56,7 +56,9 @@ def in_place(order: NDArray[np.int64], count: int) -> bool:
 def integers(values: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
     """Integers as an Arrow array, `NULL` as null; only of columns that hold nothing negative."""
     null = values == NULL
-    return pa.array(values.astype(kind.to_pandas_dtype()), kind, mask=null if null.any() else None)
+    if not null.any():
+        return pa.array(values.astype(kind.to_pandas_dtype()), kind)
+    return pa.array(np.where(null, 0, values).astype(kind.to_pandas_dtype()), kind, mask=null)
 
 
 def with_column(data: pa.Table, name: str, values: pa.Array) -> pa.Table:
