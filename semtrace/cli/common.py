@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from semtrace.cli.printing import console, drop_output, flush_output, print_json, ready_streams, show_error
+from semtrace.cli.printing import (
+    console,
+    drop_output,
+    end_at_closed_pipes,
+    flush_output,
+    print_json,
+    ready_streams,
+    show_error,
+)
 from semtrace.errors import DocumentError, ExitCode, FaultError, FormatError, SemtraceError, UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +72,7 @@ def command(function: Callable[P, ExitCode | None]) -> Callable[P, None]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        end_at_closed_pipes(yes=False)
         ready_streams()
         as_json = bool(kwargs.get("json_output"))
         try:

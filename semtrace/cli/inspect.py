@@ -10,18 +10,21 @@ from semtrace.cli.common import (
     bundle_path,
     command,
     emit,
-    finding_lines,
     open_trace,
     progress,
     require_rows,
     require_valid,
 )
 from semtrace.cli.numbers import LARGEST
+from semtrace.cli.printing import print_json, print_lines
 from semtrace.errors import ExitCode, FormatError, SemtraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from rich.console import RenderableType
 
+    from semtrace.check import Finding
     from semtrace.records.execution import Execution
     from semtrace.records.trace import Trace
     from semtrace.store.bundle import Bundle
@@ -199,12 +202,21 @@ def check(path: PathArgument, json_output: JsonOption = False) -> ExitCode:
         "valid": not findings,
         "findings": [finding.as_dict() for finding in findings],
     }
-    emit(
-        value,
-        as_json=json_output,
-        text=lambda: finding_lines(findings) or [f"[green]✓[/green] {_escaped(path)}: valid, no findings"],
-    )
+    if json_output:
+        print_json(value)
+    else:
+        print_lines(_verdict(path, findings))
     return ExitCode.FINDINGS if findings else ExitCode.OK
+
+
+def _verdict(path: str, findings: "Sequence[Finding]") -> "Iterator[tuple[str, str]]":
+    """The result of a check in lines, each with its mark."""
+    if not findings:
+        yield "✓", f"{path}: valid, no findings"
+    for finding in findings:
+        yield "✗", str(finding)
+        if finding.hint:
+            yield "   ", f"hint: {finding.hint}"
 
 
 @command

@@ -1,21 +1,36 @@
 """The command `semtrace`: its own commands, and those of installed packages (entry points `semtrace.commands`)."""
 
-from importlib.metadata import entry_points
-from typing import Annotated
+from collections.abc import Callable
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 
 import semtrace
-from semtrace.cli import artifacts, bundles, calibrate, inspect, plans, results, runs, streams, tools
 
-app = typer.Typer(
-    name="semtrace",
-    help="Traces of multi-agent LLM workloads: import, check, plan, replay, audit, measure, compare.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
+COMMANDS: Final[dict[str, str]] = {
+    "info": "inspect:info",
+    "check": "inspect:check",
+    "show": "inspect:show",
+    "plan": "plans:plan",
+    "replay": "runs:replay",
+    "audit": "results:audit",
+    "measure": "results:measure",
+    "compare": "results:compare",
+    "sweep": "sweeps:sweep",
+    "pack": "bundles:pack",
+    "unpack": "bundles:unpack",
+    "seal": "streams:seal",
+    "convert": "streams:convert",
+    "filter": "tools:filter_command",
+    "sample": "tools:sample",
+    "merge": "tools:merge",
+    "renumber": "tools:renumber",
+    "redact": "tools:redact",
+    "diff": "tools:diff",
+    "artifacts": "artifacts:app",
+}
+"""The commands of this package: for each the module in it, and the function or the group of commands there."""
 
 
 def _version(*, value: bool) -> None:
@@ -24,7 +39,6 @@ def _version(*, value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     _version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
@@ -33,29 +47,40 @@ def _options(
     """Traces of multi-agent LLM workloads: import, check, plan, replay, audit, measure, compare."""
 
 
-def _register() -> None:
-    for entry in entry_points(group="semtrace.commands"):
-        app.command(entry.name)(entry.load())
-    app.command("info")(inspect.info)
-    app.command("check")(inspect.check)
-    app.command("show")(inspect.show)
-    app.command("plan")(plans.plan)
-    app.command("replay")(runs.replay)
-    app.command("audit")(results.audit)
-    app.command("measure")(results.measure)
-    app.command("compare")(results.compare)
-    app.command("calibrate")(calibrate.calibrate)
-    app.command("pack")(bundles.pack)
-    app.command("unpack")(bundles.unpack)
-    app.command("seal")(streams.seal)
-    app.command("convert")(streams.convert)
-    app.command("filter")(tools.filter_command)
-    app.command("sample")(tools.sample)
-    app.command("merge")(tools.merge)
-    app.command("renumber")(tools.renumber)
-    app.command("redact")(tools.redact)
-    app.command("diff")(tools.diff)
-    app.add_typer(artifacts.app, name="artifacts")
+def build(word: str = "") -> typer.Typer:
+    """The command line.
+
+    Args:
+        word: the first word after `semtrace`. If it is a command, only that is imported; else all of them are, to be
+            listed or to tell which one was meant.
+    """
+    app = typer.Typer(
+        name="semtrace",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    app.callback()(_options)
+    own = COMMANDS
+    if word in COMMANDS:
+        own = {word: COMMANDS[word]}
+    else:
+        from importlib.metadata import entry_points
+
+        installed = entry_points(group="semtrace.commands")
+        if word in installed.names:
+            own, installed = {}, installed.select(name=word)
+        for entry in installed:
+            _register(app, entry.name, entry.load())
+    for name, place in own.items():
+        module, attribute = place.split(":")
+        _register(app, name, getattr(import_module(f"semtrace.cli.{module}"), attribute))
+    return app
 
 
-_register()
+def _register(app: typer.Typer, name: str, command: typer.Typer | Callable[..., Any]) -> None:
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(command)

@@ -9,8 +9,9 @@ import io
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ _CONTROLS = re.compile(
 )
 
 
+_COLOURS = {"✓": 32, "✗": 31}
+
+
 def visible(text: str) -> str:
     """Text with everything that is no text shown as an escape, ESC as backslash, x, 1b."""
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
@@ -34,6 +38,33 @@ def ready_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def end_at_closed_pipes(*, yes: bool) -> None:
+    """Whether a closed pipe ends the process at once and quietly, as it does other programs.
+
+    It may while the command line is read and help is printed; a command says itself what becomes of it.
+    """
+    if hasattr(signal, "SIGPIPE"):  # there is none on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL if yes else signal.SIG_IGN)
+
+
+def print_lines(lines: Iterable[tuple[str, str]]) -> None:
+    """Print lines of plain text, each after a mark: `✓` is green where colours are seen, `✗` red."""
+    coloured = (
+        sys.stdout is not None
+        and sys.stdout.isatty()
+        and os.name == "posix"
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "dumb") != "dumb"
+    )
+    try:
+        for mark, text in lines:
+            shown = f"\x1b[{_COLOURS[mark]}m{mark}\x1b[0m" if coloured and mark in _COLOURS else mark
+            if sys.stdout is not None:
+                print(shown, visible(text))
+    except BrokenPipeError:
+        drop_output()
 
 
 def drop_output() -> None:

@@ -76,6 +76,11 @@ class Lockstep:
         place -= np.repeat(self.starts[:-1].astype(np.uint32), self.sizes)
         return np.argsort(place.astype(np.uint16) if self.steps < 1 << 16 else place, kind="stable")
 
+    def _widths(self) -> NDArray[np.int64]:
+        """How many operations each step computes."""
+        ended = np.searchsorted(np.sort(self.sizes), np.arange(self.steps), side="right")
+        return len(self.sizes) - ended
+
     def ready_times(
         self, arrival_ns: NDArray[np.int64], after_ns: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     ) -> NDArray[np.int64]:
@@ -104,11 +109,9 @@ class Lockstep:
             source[bounds[0] : bounds[-1]] = at.take(self.source.take(edge))
             after[bounds[0] : bounds[-1]] = after_ns(edge)
         ready = arrival_ns.take(order)
-        begin = 0
-        for size in (
-            len(self.sizes) - np.searchsorted(np.sort(self.sizes), np.arange(self.steps), "right")
-        ).tolist():
-            step, begin = slice(begin, begin + size), begin + size
+        step = slice(0, 0)
+        for size in self._widths().tolist():
+            step = slice(step.stop, step.stop + size)
             bounds = first[step.start : step.stop + 1]
             part = slice(bounds[0], bounds[-1] + 1)  # one more, which ends the last group
             satisfied = ready.take(source[part])

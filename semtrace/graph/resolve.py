@@ -128,7 +128,12 @@ def resolve(trace: Trace, plan: Plan) -> Constraints:
             hint=problems[0].hint,
         )
     edges = trace.edges
-    columns = [edges.raw("target"), edges.ints("source"), edges.raw("trigger"), edges.ints("lag_ns")]
+    columns: list[NDArray[Any]] = [
+        edges.raw("target"),
+        edges.ints("source"),
+        edges.raw("trigger"),
+        edges.ints("lag_ns"),
+    ]
     if plan.base == "work-only":
         keep = np.isin(edges.ints("kind"), (EdgeKind.DATA, EdgeKind.STATE))
         columns = [column[keep] for column in columns]

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from semtrace.build import TraceBuilder
-from semtrace.cli.main import app
+from semtrace.cli.main import build
 from semtrace.records.enums import OperationKind, StageTemplate
 from semtrace.store.bundle import write_bundle
 
@@ -34,7 +34,7 @@ class Ran:
 
 def run(*arguments: object) -> Ran:
     """Run a command in this process. A traceback is an error of the test."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = CliRunner().invoke(build(), [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
     return Ran(result.exit_code, result.stdout, result.stderr)

@@ -12,7 +12,7 @@ import typer
 
 from cli.conftest import run, team
 from semtrace.build import TraceBuilder
-from semtrace.cli.main import app
+from semtrace.cli.main import build
 from semtrace.records.enums import OperationKind
 from semtrace.store.bundle import open_bundle, write_bundle
 from support.transform_cases import crew, replay_of, thrown
@@ -409,7 +409,7 @@ SHOWN = [
 @pytest.mark.parametrize("line", SHOWN)
 def test_the_commands_of_the_page_are_as_it_says(line):
     words = shlex.split(line)[1:]
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(build())
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
     options = {option for parameter in command.params for option in parameter.opts}

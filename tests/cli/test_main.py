@@ -1,0 +1,43 @@
+"""How the command line starts: what it imports, what it knows, and how it ends when nobody reads it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from semtrace.cli.main import COMMANDS, build
+
+
+def names(app: typer.Typer) -> list[str]:
+    return list(typer.main.get_command(app).commands)
+
+
+def test_only_the_command_that_is_named_is_made():
+    everything = names(build())
+    assert everything[-len(COMMANDS) :] == list(COMMANDS)
+    assert {"import", "certify", "certificate"} < set(everything)
+    for name in everything:
+        assert names(build(name)) == [name]
+    for word in ("", "--help", "chek"):
+        assert names(build(word)) == everything
+
+
+def test_a_check_begins_without_what_it_does_not_need():
+    script = (
+        "import sys; from semtrace.cli.main import build; build('check');"
+        "print(*({'rich', 'numpy', 'pyarrow', 'pydantic', 'semtrace.cli.tools', 'importlib.metadata'} & {*sys.modules}))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+@pytest.mark.parametrize("words", ["--help", "check --help", "--version", "artifacts --help"])
+def test_help_that_nobody_reads_ends_quietly(words):
+    line = f"set -o pipefail; {sys.executable} -c 'from semtrace.cli import main; main()' {words} | true"
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert ran.returncode in {0, 141}
+    assert ran.stderr == ""
