@@ -17,6 +17,7 @@ COMMANDS: Final[dict[str, str]] = {
     "audit": "results:audit",
     "measure": "results:measure",
     "compare": "results:compare",
+    "calibrate": "calibrate:calibrate",
     "sweep": "sweeps:sweep",
     "pack": "bundles:pack",
     "unpack": "bundles:unpack",
