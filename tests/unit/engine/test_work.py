@@ -287,6 +287,20 @@ def test_many_levels_of_one_token():
     assert keys[-1] == keys[-2] == list(range(10))
 
 
+def test_each_a_little_longer_than_the_one_before():
+    """The last of many strings goes through a part of each of them: more parts than there was room for."""
+    made = Made()
+    held = made.b.artifact(struct.pack("<90Q", *range(90)), BLOCK_IDS_TYPE)
+    made.call({"text": "z", "tokens": 8})
+    for count in range(1, 91):
+        made.call({"block_ids": held, "block_ids_start": 0, "tokens": 4 * count})
+    made.call({"block_ids": held, "block_ids_start": 1, "tokens": 4})
+    work, keys = made.work(4)
+    assert keys[1:-1] == [list(range(2, 2 + count)) for count in range(1, 91)]
+    assert (keys[0], keys[-1]) == ([0, 1], [92])
+    assert work.key_count == 93
+
+
 def test_refusals():
     made = Made()
     made.call({"text": "a", "tokens": 4})
