@@ -1,0 +1,236 @@
+"""Where everything of a run lies: the whole state is two arrays, so that compiled code passes two pointers.
+
+`s` holds int64 numbers, `b` int32 ones: blocks, keys and what refers to them. In plain Python both may be lists. Both
+are divided into regions of records; a record is named by where it begins, and a field is a small number to add to that.
+0 names no record: both arrays begin with something else. All names of fields and regions are here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NONE: Final = -1
+"""An unknown time or count (`NULL` of the tables)."""
+NEVER: Final = (1 << 63) - 1
+"""The end of a server that does nothing."""
+HORIZON: Final = (1 << 63) - (1 << 55)
+"""A time from which on the run is abandoned: adding a step could overflow (ST-REL-001)."""
+
+# What the kernel comes back with.
+FINISHED: Final = 0
+LOGS_FULL: Final = 1
+PROGRESS: Final = 2
+OVERFLOW: Final = 3
+
+# The head of `s`: settings, where regions begin, counters.
+NOW: Final = 1
+SERVERS: Final = 2
+BLOCK_SIZE: Final = 3
+MOST_REQUESTS: Final = 4
+MOST_TOKENS: Final = 5
+THRESHOLD: Final = 6
+THRESHOLD_ALWAYS: Final = 7
+CHUNKED: Final = 8
+CACHING: Final = 9
+WATERMARK: Final = 10
+RESERVE: Final = 11
+PRIORITY_ORDER: Final = 12
+ROUTING: Final = 13
+NEXT_SERVER: Final = 14
+DETAIL: Final = 15
+DONE: Final = 16
+PAUSE_AT: Final = 17
+OVERFLOWED: Final = 18
+EVENT0: Final = 19
+SERVER0: Final = 20
+SERVERS_END: Final = 21
+EDGE0: Final = 22
+GROUP_OF0: Final = 23
+GROUP0: Final = 24
+HOLD0: Final = 25
+MISSING_OF_GROUP0: Final = 26
+ARRIVALS0: Final = 27
+ARRIVALS_END: Final = 28
+ARRIVALS_AT: Final = 29
+UNSENT0: Final = 30
+UNSENT_END: Final = 31
+UNSENT_AT: Final = 32
+THINK: Final = 33
+TIMERS0: Final = 34
+TIMERS: Final = 35
+INSTANT0: Final = 36
+INSTANT_END: Final = 37
+SUBMITTED0: Final = 38
+SUBMISSIONS: Final = 39
+TIME: Final = 41
+KIND: Final = 42
+INTS0: Final = 43
+INTS_END: Final = 44
+GEOMETRY0: Final = 45
+STEP_LOG0: Final = 46
+STEP_LOG_AT: Final = 47
+STEP_LOG_END: Final = 48
+RUN_LOG0: Final = 49
+RUN_LOG_AT: Final = 50
+RUN_LOG_END: Final = 51
+LONGEST_RUN: Final = 52
+STEP_ROOM: Final = 53
+RUN_ROOM: Final = 54
+STATIC: Final = 55
+BY_SERVICE: Final = 56
+HEAD_SIZE: Final = 64
+
+# An event: an operation of an instance.
+READY: Final = 0
+RELEASED: Final = 1
+SUBMITTED: Final = 2
+SCHEDULED: Final = 3
+FIRST_TOKEN: Final = 4
+ENDED: Final = 5
+CACHED: Final = 6
+COMPUTED: Final = 7
+PREEMPTIONS: Final = 8
+SERVER: Final = 9
+MISSING: Final = 10
+OPERATION: Final = 11
+INSTANCE: Final = 12
+NEXT_WAITING: Final = 13
+RIGHT_WAITING: Final = 14
+OUTPUTS: Final = 15
+PREEMPTED_AT: Final = 16
+PREEMPTED: Final = 17
+RANK: Final = 18
+REFUSED: Final = 19
+EVENT_SIZE: Final = 20
+
+# An operation. Edges out of it, by trigger: start, first token, finish; each list ends where the next begins.
+ON_BACKEND: Final = 0
+DELAY: Final = 1
+DURATION: Final = 2
+PROMPT: Final = 3
+OUTPUT: Final = 4
+KEYS: Final = 5
+ON_START: Final = 6
+ON_TOKEN: Final = 7
+ON_FINISH: Final = 8
+EDGES_END: Final = 9
+GROUPS: Final = 10
+GROUPS_END: Final = 11
+ANSWER: Final = 12
+PRIORITY: Final = 13
+SESSION: Final = 14
+TOO_LARGE: Final = 15
+OPERATION_SIZE: Final = 16
+
+# An edge: the distance from the source's event to the target's, in `s`, and the lag.
+DISTANCE: Final = 0
+LAG: Final = 1
+EDGE_SIZE: Final = 2
+
+# A group: its ordinal in its task, and where in `s` the operations that it holds are, as distances from the task's first event.
+ORDINAL: Final = 0
+HOLDS: Final = 1
+HOLDS_END: Final = 2
+GROUP_SIZE: Final = 4
+
+# An instance of a task.
+ARRIVAL: Final = 0
+EVENTS: Final = 1
+EVENTS_END: Final = 2
+LEFT: Final = 3
+ANSWERED: Final = 4
+HAS_ANSWER: Final = 5
+COUNTERS: Final = 6
+SALT: Final = 7
+SESSIONS: Final = 8
+ATTAINED: Final = 9
+INSTANCE_SIZE: Final = 10
+
+# What is due, in the lowest two bits; above them, whose it is.
+IS_END: Final = 0
+IS_ARRIVAL: Final = 1
+IS_RELEASE: Final = 2
+
+# A server. `STEPS` counts the steps scheduled, that in flight included; a decoding request has computed BASE + STEPS.
+NULL_BLOCK: Final = 0
+FREE: Final = 1
+FOUND: Final = 2
+FIRST: Final = 3
+LAST: Final = 4
+RUNNING: Final = 5
+DECODING: Final = 6
+STEPS: Final = 7
+PHASE_NOW: Final = 8
+BASES: Final = 9
+WHEEL: Final = 10
+ENDS: Final = 11
+WAITING_FIRST: Final = 12
+WAITING_LAST: Final = 13
+WAITING: Final = 14
+ADMISSIONS: Final = 15
+SPARE: Final = 16
+SPARE_END: Final = 17
+BEGIN: Final = 18
+END: Final = 19
+STEP: Final = 20
+RUN: Final = 21
+BLOCKED: Final = 22
+WATCHED: Final = 23
+YIELDING: Final = 24
+YIELDING_END: Final = 25
+SERVER_SIZE: Final = 28
+
+# A slot: what a running request is while it runs.
+EVENT: Final = 0
+ADMISSION: Final = 1
+PREVIOUS: Final = 2
+NEXT: Final = 3
+BASE: Final = 4
+TOKENS: Final = 5
+LAST_STEP: Final = 6
+TABLE: Final = 7
+HELD: Final = 8
+KEY: Final = 9
+FOUND_SALTED: Final = 10
+PHASE_PREVIOUS: Final = 11
+PHASE_NEXT: Final = 12
+IS_DECODING: Final = 13
+CHUNK: Final = 14
+ROW_FIRST: Final = 15
+ROW_COUNT: Final = 16
+ROW_START: Final = 17
+ROW_TOKENS: Final = 18
+LEFT_OUT: Final = 19
+SLOT_SIZE: Final = 20
+
+# A bucket of the wheel: decoding requests of one phase, in the order of their admission.
+BUCKET_FIRST: Final = 0
+BUCKET_LAST: Final = 1
+BUCKET_COUNT: Final = 2
+BUCKET_SIZE: Final = 4
+
+# Entries of heaps: a key and a value (see `heap`). The key of an end is (last step, admission) in one number.
+ENTRY_SIZE: Final = 2
+ADMISSION_BITS: Final = 31
+
+# A block, in `b`. The null block is the head of the free queue; `FOUND` of a server begins its table of keys.
+FREE_NEXT: Final = 0
+FREE_PREVIOUS: Final = 1
+ENTRY: Final = 2
+HOLDERS: Final = 3
+SAME_NEXT: Final = 4
+SAME_PREVIOUS: Final = 5
+BLOCK_RECORD: Final = 8
+
+# Rows of the logs.
+STEP_ROW: Final = 7
+"""Server, index, start, end, tokens, requests, free blocks."""
+RUN_ROW: Final = 6
+"""Event, first step, count, start position, tokens a step, phase."""
+PREFILL: Final = 1
+DECODE: Final = 2
+
+ROUND_ROBIN: Final = 0
+LEAST_LOADED: Final = 1
+PREFIX_AWARE: Final = 2
+SESSION_STICKY: Final = 3

@@ -1,0 +1,189 @@
+"""The run of the whole replay: from instant to instant; ends, then what follows from them, then the servers start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from semtrace.engine.fast.heap import pop
+from semtrace.engine.fast.layout import (
+    ARRIVAL,
+    ARRIVALS_AT,
+    ARRIVALS_END,
+    ATTAINED,
+    BLOCK_SIZE,
+    BLOCKED,
+    BY_SERVICE,
+    CACHING,
+    DECODING,
+    DONE,
+    END,
+    FINISHED,
+    FOUND,
+    INSTANCE,
+    KEYS,
+    LEAST_LOADED,
+    LOGS_FULL,
+    MOST_REQUESTS,
+    MOST_TOKENS,
+    NEVER,
+    NEXT_SERVER,
+    NOW,
+    OPERATION,
+    OUTPUTS,
+    OVERFLOW,
+    OVERFLOWED,
+    PAUSE_AT,
+    PREFIX_AWARE,
+    PRIORITY,
+    PROGRESS,
+    PROMPT,
+    RANK,
+    ROUND_ROBIN,
+    ROUTING,
+    RUN,
+    RUN_LOG_AT,
+    RUN_LOG_END,
+    RUN_ROOM,
+    RUNNING,
+    SALT,
+    SERVER,
+    SERVER0,
+    SERVER_SIZE,
+    SERVERS_END,
+    SESSION,
+    SESSIONS,
+    STATIC,
+    STEP_LOG_AT,
+    STEP_LOG_END,
+    STEP_ROOM,
+    SUBMISSIONS,
+    SUBMITTED0,
+    TIMERS,
+    TIMERS0,
+    WAITING,
+    WAITING_FIRST,
+)
+from semtrace.engine.fast.queue import enqueue
+from semtrace.engine.fast.release import settle
+from semtrace.engine.fast.runs import close
+from semtrace.engine.fast.scheduler import end_step, start
+
+if TYPE_CHECKING:
+    from semtrace.engine.fast.numbers import Numbers
+
+
+def load(s: Numbers, server: int) -> int:
+    """Requests at a server."""
+    return s[server + RUNNING] + s[server + WAITING]
+
+
+def least_loaded(s: Numbers) -> int:
+    """The server with the fewest requests, the first of equals."""
+    best = s[SERVER0]
+    for server in range(s[SERVER0], s[SERVERS_END], SERVER_SIZE):
+        if load(s, server) < load(s, best):
+            best = server
+    return best
+
+
+def prefix(s: Numbers, b: Numbers, server: int, event: int) -> int:
+    """Leading blocks of a request's prompt that a server has."""
+    operation = s[event + OPERATION]
+    key = s[operation + KEYS]
+    found = s[server + FOUND] + s[s[event + INSTANCE] + SALT]
+    hits = 0
+    if s[CACHING]:
+        most = (s[operation + PROMPT] + s[event + OUTPUTS] - 1) // s[BLOCK_SIZE]
+        while hits < most and b[found + b[key + hits]] != 0:
+            hits += 1
+    return hits
+
+
+def next_server(s: Numbers) -> int:
+    """The servers one after the other."""
+    server = s[NEXT_SERVER]
+    s[NEXT_SERVER] = server + SERVER_SIZE if server + SERVER_SIZE < s[SERVERS_END] else s[SERVER0]
+    return server
+
+
+def choose(s: Numbers, b: Numbers, f: Any, event: int) -> int:
+    """The server of a request."""
+    first = s[SERVER0]
+    last = s[SERVERS_END]
+    if s[ROUTING] == ROUND_ROBIN:
+        return next_server(s)
+    if s[ROUTING] == LEAST_LOADED:
+        return least_loaded(s)
+    if s[ROUTING] == PREFIX_AWARE:
+        best = first
+        longest = -1
+        for server in range(first, last, SERVER_SIZE):
+            if s[server + RUN] > 0:
+                close(s, b, f, server, s[NOW])
+            hits = prefix(s, b, server, event)
+            if hits > longest or (hits == longest and load(s, server) < load(s, best)):
+                best = server
+                longest = hits
+        return best
+    place = s[s[event + INSTANCE] + SESSIONS] + s[s[event + OPERATION] + SESSION]
+    if s[place] == 0:
+        s[place] = next_server(s)
+    return s[place]
+
+
+def route(s: Numbers, b: Numbers, f: Any) -> None:
+    """Give the requests of this instant to servers, in the order of their rows."""
+    submitted = s[SUBMITTED0]
+    while s[SUBMISSIONS] > 0:
+        event = s[submitted]
+        pop(s, submitted, s[SUBMISSIONS])
+        s[SUBMISSIONS] -= 1
+        server = choose(s, b, f, event)
+        s[event + SERVER] = server
+        operation = s[event + OPERATION]
+        s[event + RANK] = s[s[event + INSTANCE] + ATTAINED] if s[BY_SERVICE] else s[operation + PRIORITY]
+        full = s[STATIC] or s[server + DECODING] == s[MOST_REQUESTS] or s[server + DECODING] == s[MOST_TOKENS]
+        head = s[server + WAITING_FIRST] if s[server + WAITING] > 0 else 0
+        enqueue(s, server, event)
+        if s[server + WAITING_FIRST] != head:
+            s[server + BLOCKED] = 0
+            if s[server + RUN] > 0 and not full:
+                close(s, b, f, server, s[NOW])
+
+
+def run(s: Numbers, b: Numbers, f: Any) -> int:
+    """Go on until the replay has ended, or something is to be done outside; called again, it goes on from there.
+
+    Returns:
+        `FINISHED`; `LOGS_FULL`: a log must be emptied; `PROGRESS`: `PAUSE_AT` events are done; `OVERFLOW`: a time is too
+        large.
+    """
+    first = s[SERVER0]
+    last = s[SERVERS_END]
+    while True:
+        if s[STEP_LOG_AT] + s[STEP_ROOM] > s[STEP_LOG_END] or s[RUN_LOG_AT] + s[RUN_ROOM] > s[RUN_LOG_END]:
+            return LOGS_FULL
+        if s[OVERFLOWED]:
+            return OVERFLOW
+        if s[DONE] >= s[PAUSE_AT]:
+            return PROGRESS
+        now = NEVER
+        for server in range(first, last, SERVER_SIZE):
+            now = min(now, s[server + END])
+        if s[ARRIVALS_AT] < s[ARRIVALS_END]:
+            now = min(now, s[s[s[ARRIVALS_AT]] + ARRIVAL])
+        if s[TIMERS] > 0:
+            now = min(now, s[s[TIMERS0]])
+        if now == NEVER:
+            return FINISHED
+        s[NOW] = now
+        for server in range(first, last, SERVER_SIZE):
+            if s[server + END] == now:
+                end_step(s, b, f, server)
+        settle(s)
+        if s[SUBMISSIONS] > 0:
+            route(s, b, f)
+        for server in range(first, last, SERVER_SIZE):
+            if s[server + END] == NEVER and s[server + RUNNING] + s[server + WAITING] > 0:
+                while start(s, b, f, server):
+                    pass

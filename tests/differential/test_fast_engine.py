@@ -1,0 +1,231 @@
+"""The fast engine against the step engine: every column and every step, on random work, plans, arrivals and settings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semtrace.engine.fast import admission, loop, queue, runs, scheduler, simulate
+from semtrace.engine.settings import EngineSettings, SchedulerSettings
+from support.engine_cases import (
+    difference,
+    fast,
+    random_case,
+    random_pressure_case,
+    single_requests,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semtrace.engine.fast.simulate import Result
+    from support.engine_cases import Case
+
+
+class Guarded(list[int]):
+    """A list that refuses what would silently count from its end, and its element 0, which names nothing."""
+
+    def __getitem__(self, at: Any) -> Any:
+        assert isinstance(at, slice) or at > 0
+        return super().__getitem__(at)
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        assert isinstance(at, slice) or at > 0
+        super().__setitem__(at, value)
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain kernel, with every index checked."""
+    run = loop.run
+
+    def checked(s: list[int], b: list[int], f: list[float]) -> int:
+        state, blocks = Guarded(s), Guarded(b)
+        code = run(state, blocks, f)
+        s[:], b[:] = state, blocks
+        return code
+
+    monkeypatch.setattr(loop, "run", checked)
+
+
+def a_case(seed: int) -> Case:
+    rng = Random(seed)
+    return random_case(rng) if seed % 3 else random_pressure_case(rng)
+
+
+def values(result: Result) -> list[Any]:
+    columns = {
+        **result.columns,
+        **result.steps,
+        **{f"run {name}": each for name, each in result.step_runs.items()},
+    }
+    return [
+        result.outcome.tolist(),
+        result.arrival_ns.tolist(),
+        result.step_count,
+        {name: column.tolist() for name, column in columns.items()},
+    ]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.randoms(use_true_random=False))
+def test_fast_equals_step_engine(rng: Random):
+    case = random_case(rng)
+    assert difference(case, fast(case)) is None
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.randoms(use_true_random=False))
+def test_fast_equals_step_engine_where_memory_is_short(rng: Random):
+    case = random_pressure_case(rng)
+    assert difference(case, fast(case)) is None
+
+
+@pytest.mark.usefixtures("guarded")
+def test_every_index_is_inside():
+    for seed in range(60):
+        case = a_case(seed)
+        assert difference(case, fast(case)) is None
+
+
+def test_detail_makes_no_difference():
+    for seed in range(60):
+        case = a_case(seed)
+        known, bare = fast(case), fast(case, detail=False)
+        assert {name: column.tolist() for name, column in known.columns.items()} == {
+            name: column.tolist() for name, column in bare.columns.items()
+        }
+        assert known.step_count == bare.step_count == len(known.steps["index"])
+
+
+def test_logs_that_are_emptied_often_lose_nothing(monkeypatch: pytest.MonkeyPatch):
+    from semtrace.engine.fast import build
+
+    cases = [a_case(seed) for seed in range(40)]
+    wanted = [values(fast(case)) for case in cases]
+    monkeypatch.setattr(build, "_LOG_ROWS", 1)
+    monkeypatch.setattr(build, "_LONGEST_RUN", 3)
+    assert [values(fast(case)) for case in cases] == wanted
+
+
+def test_arrays_and_lists_give_the_same(monkeypatch: pytest.MonkeyPatch):
+    cases = [a_case(seed) for seed in range(30)]
+    wanted = [values(fast(case)) for case in cases]
+    monkeypatch.setattr(simulate, "LISTED", 0)
+    assert [values(fast(case)) for case in cases] == wanted
+
+
+def test_compiled_and_plain_give_the_same():
+    pytest.importorskip("numba")
+    for seed in range(100):
+        case = a_case(seed)
+        assert values(fast(case, compiled=True)) == values(fast(case))
+
+
+def test_compiled_with_bounds_checks():
+    pytest.importorskip("numba")
+    script = (
+        "from differential.test_fast_engine import a_case, fast, values\n"
+        "for seed in range(60):\n"
+        "    case = a_case(seed)\n"
+        "    assert values(fast(case, compiled=True)) == values(fast(case)), seed\n"
+    )
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "PYTHONPATH": "tests"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_head_is_admitted_in_the_step_in_which_its_next_block_fills():
+    """By hand: 7 blocks of 8 tokens; one request holds 3, one 2, and a third needs 4, of which it finds 1, then 2."""
+    grown = tuple(range(48))
+    requests = [
+        (0, grown, 9),
+        (0, tuple(range(100, 124)), 17),
+        (3, (*grown[:24], 50, 51, 52, 53, 54), 28),
+    ]
+    case = single_requests(requests, EngineSettings(SchedulerSettings(), blocks=8, block_size=8))
+    result = fast(case)
+    # The step that begins at t computes token 9 + t - 1 of the first request: token 16, which fills its second block, at 7.
+    assert result.columns["scheduled_ns"].tolist() == [0, 0, 7]
+    assert result.columns["cached_tokens"].tolist() == [0, 0, 16]
+    assert difference(case, result) is None
+
+
+def test_nothing_to_run():
+    case = single_requests([], EngineSettings(SchedulerSettings(), blocks=8, block_size=8))
+    result = fast(case)
+    assert result.step_count == 0
+    assert result.outcome.tolist() == []
+
+
+def test_a_time_past_63_bits_is_an_error():
+    from semtrace.errors import ReplayError
+
+    case = single_requests([(0, (1, 2), 1)], EngineSettings(SchedulerSettings(), blocks=8, block_size=8))
+    case.copies.arrival_ns[0] = (1 << 63) - 10
+    with pytest.raises(ReplayError) as raised:
+        fast(case)
+    assert raised.value.requirement == "ST-REL-001"
+
+
+def never_cut(s: Any, b: Any, f: Any, server: int, until: int) -> None:
+    runs.close(s, b, f, server, 1 << 62)
+
+
+def no_watch(s: Any, b: Any, server: int, steps: int) -> int:
+    return steps
+
+
+def endless_room(s: Any, server: int, steps: int, free: int) -> int:
+    return steps if free else 0
+
+
+MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "a blocked head is looked at only when somebody ends": (
+        runs,
+        "before_watched",
+        no_watch,
+    ),
+    "memory lasts for any run": (runs, "room", endless_room),
+    "an arrival does not cut a run": (loop, "close", never_cut),
+    "a preempted request waits last": (admission, "requeue", queue.enqueue),
+    "by priority the last admitted loses its memory": (scheduler, "least", lambda s, server: s[server + 4]),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutants_are_caught(mutant: str, monkeypatch: pytest.MonkeyPatch):
+    module, name, wrong = MUTANTS[mutant]
+    monkeypatch.setattr(module, name, wrong)
+    for seed in range(600):
+        case = a_case(seed)
+        try:
+            if difference(case, fast(case)) is not None:
+                return
+        except Exception:  # noqa: BLE001 - a wrong engine may fail in any way
+            return
+    pytest.fail("no case tells")
+
+
+def test_seeds_are_of_every_kind():
+    """The cases have runs that are cut, preemptions, hits and refusals, or they would show little."""
+    found = np.zeros(4, dtype=np.int64)
+    for seed in range(60):
+        result = fast(a_case(seed))
+        found += [
+            (result.columns["preemptions"] > 0).sum(),
+            (result.columns["cached_tokens"] > 0).sum(),
+            (result.outcome == 6).sum(),
+            (result.step_runs["count"] > 3).sum(),
+        ]
+    assert (found > 10).all()
