@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := semtrace adapters conformance tests examples tools benchmarks
 
-.PHONY: demo test test-integration lint format bench fuzz proto golden golden-vllm clean
+.PHONY: demo test test-integration lint format bench fuzz proto golden golden-vllm bundles clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -59,10 +59,12 @@ format: .venv/.installed
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-# The declarations in semtrace/records are the source of the .proto files, of their Python code and of spec/tables.md.
+# The declarations in semtrace/records are the source of the .proto files, of their Python code and of spec/tables.md; the
+# models of documents (tools/documents.py lists them) are that of spec/schemas/.
 proto: .venv/.installed
 	$(BIN)/python tools/generate_proto.py
 	$(BIN)/python tools/generate_tables.py
+	$(BIN)/python tools/generate_schemas.py
 	$(BIN)/buf lint proto
 	$(BIN)/protoc --proto_path=proto --python_out=. --pyi_out=. proto/semtrace/v1/*.proto
 
@@ -80,3 +82,7 @@ golden: .venv/.installed
 # What vLLM's own schedulers did with some loads.
 golden-vllm: .venv/.installed .venvs/vllm/.installed
 	$(BIN)/python tests/differential/vllm_schedules/make.py
+
+# With a new version of the standard: files of every form that it writes, which all later versions must read.
+bundles: .venv/.installed
+	$(BIN)/python tools/keep_bundles.py

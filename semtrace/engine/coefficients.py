@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 LARGEST: Final = (1 << 53) - 1
 """Greatest coefficient: what canonical JSON writes as a number."""
@@ -33,9 +33,13 @@ def _nanoseconds(value: float) -> float:
     return value
 
 
-Picoseconds = Annotated[int, AfterValidator(_coefficient)]
+Picoseconds = Annotated[
+    int, AfterValidator(_coefficient), Field(json_schema_extra={"minimum": 0, "maximum": LARGEST})
+]
 """A coefficient in ps, from 0 to 2^53 - 1."""
-Share = Annotated[float, AfterValidator(_share)]
+Share = Annotated[float, AfterValidator(_share), Field(json_schema_extra={"minimum": 1e-6, "maximum": 1})]
 """A part of a peak, from 10^-6 to 1."""
-Nanoseconds = Annotated[float, AfterValidator(_nanoseconds)]
+Nanoseconds = Annotated[
+    float, AfterValidator(_nanoseconds), Field(json_schema_extra={"minimum": 0, "maximum": 10**15})
+]
 """A time in ns that need not be whole, from 0 to 10^15."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from semtrace.records.document import Document
+from semtrace.records.document import Digest, Document
 from semtrace.records.enums import Trigger
 
 TriggerName = Literal["finish", "start", "first_token"]
@@ -65,7 +65,7 @@ class Plan(Document):
     """
 
     format: Literal["semtrace-plan"] = "semtrace-plan"
-    work_digest: str = Field(pattern=r"^blake3:[0-9a-f]{64}$")
+    work_digest: Digest
     name: str
     base: Literal["dag", "work-only"] = "dag"
     options: dict[str, Any] = Field(default_factory=dict)

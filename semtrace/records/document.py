@@ -12,12 +12,13 @@ import math
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self
 
 import rfc8785
 import yaml
 from blake3 import blake3
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -25,9 +26,10 @@ from pydantic import (
     PlainSerializer,
     SerializerFunctionWrapHandler,
     ValidationError,
+    WithJsonSchema,
     model_serializer,
 )
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticCustomError, PydanticSerializationError
 
 from semtrace.errors import DocumentError, FormatError, UsageError
 
@@ -55,8 +57,32 @@ Int64 = Annotated[
     BeforeValidator(_from_digits),
     Field(ge=-(1 << 63), lt=1 << 63),
     PlainSerializer(str, str, when_used="json"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": -(1 << 63), "maximum": (1 << 63) - 1},
+                {"type": "string", "pattern": f"^{_DIGITS.pattern}$"},
+            ]
+        }
+    ),
 ]
 """An integer that may be 2^53 or more, which canonical JSON does not have: written as a string (ST-DOC-004)."""
+
+_DIGEST = re.compile(r"blake3:[0-9a-f]{64}")
+
+
+def _digest(text: str) -> str:
+    if not _DIGEST.fullmatch(text):
+        raise PydanticCustomError(_DIGEST_ERROR, "must be `blake3:` and 64 lower-case hexadecimal digits")
+    return text
+
+
+_DIGEST_ERROR: Final = "digest"
+Digest = Annotated[str, AfterValidator(_digest), Field(json_schema_extra={"pattern": f"^{_DIGEST.pattern}$"})]
+"""A digest, as documents have it (ST-DIG-021)."""
+
+NAMESPACED: Final = re.compile(r"[^/]+/[\s\S]+")
+"""What an extension's key looks like."""
 
 
 def canonical_json(value: object) -> bytes:
@@ -101,7 +127,7 @@ class Document(BaseModel):
 
     def model_post_init(self, _context: object, /) -> None:
         """Refuse keys without a namespace that the document does not have."""
-        unknown = [key for key in self.model_extra or {} if "/" not in key]
+        unknown = [key for key in self.model_extra or {} if not NAMESPACED.fullmatch(key)]
         if unknown:
             lines = []
             for key in unknown:
@@ -148,11 +174,14 @@ class Document(BaseModel):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
+            details = error.errors(include_url=False)
             raise DocumentError(
-                "; ".join(_explain(detail) for detail in error.errors(include_url=False)),
+                "; ".join(_explain(detail) for detail in details),
                 code="document.invalid",
                 path=path,
-                requirement="ST-DOC-001",
+                requirement="ST-DIG-021"
+                if all(detail["type"] == _DIGEST_ERROR for detail in details)
+                else "ST-DOC-001",
             ) from error
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from semtrace.records.columns import Columns, known_tables
-from semtrace.records.document import Document, Int64
+from semtrace.records.document import Digest, Document, Int64
 from semtrace.records.execution_tables import EXECUTION_TABLES
 from semtrace.records.trace import Content, MemoryContent
 
@@ -44,8 +44,8 @@ class ExecutionHeader(Document):
         seeds: every seed used, by name.
     """
 
-    work_digest: str
-    plan_digest: str | None = None
+    work_digest: Digest
+    plan_digest: Digest | None = None
     plan: dict[str, Any] | None = None
     scenario: dict[str, Any] | None = None
     mode: Literal["native", "length_locked", "token_locked"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +23,8 @@ from semtrace.store.arrow import ArrowFile, arrow_bytes
 from semtrace.store.container import MANIFEST, Container, check_output, open_container, write_container
 from semtrace.store.digests import detail_digest, execution_digest, show, trace_digest, work_digest
 from semtrace.store.manifest import (
+    EXECUTION_NAME,
+    SPEC_VERSION,
     Loss,
     Manifest,
     Producer,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from semtrace.records.schema import Table
 
 _SLICE: Final = 1 << 13
-_EXECUTION_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Bundle:
             )
         self.manifest = Manifest.unseal(stored, values, path=where)
         for execution in self.manifest.executions:
-            if not _EXECUTION_NAME.fullmatch(execution):
+            if not EXECUTION_NAME.fullmatch(execution):
                 raise FormatError(
                     f"{execution[:100]!r} cannot be the name of an execution",
                     code="bundle.execution",
@@ -397,7 +397,7 @@ def write_bundle(
         )
     stored_executions = {}
     for name, execution in sorted((executions or {}).items()):
-        if not _EXECUTION_NAME.fullmatch(name):
+        if not EXECUTION_NAME.fullmatch(name):
             raise UsageError(
                 f"{name!r} cannot be the name of an execution",
                 code="bundle.execution",
@@ -415,6 +415,8 @@ def write_bundle(
             packs=_write_packs(digests, execution.content, prefix, members, folder),
         )
     manifest = Manifest(
+        format="semtrace",
+        spec_version=SPEC_VERSION,
         producer=Producer(name="semtrace", version=semtrace.__version__),
         trace=stored_trace,
         executions=stored_executions,

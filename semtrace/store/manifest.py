@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+import re
+from typing import Annotated, Any, Final, Literal
 
 from blake3 import blake3
 from pydantic import Field
 
 from semtrace.errors import DocumentError, FormatError, IntegrityError, UnsupportedError
-from semtrace.records.document import Document, canonical_json
+from semtrace.records.document import Digest, Document, canonical_json
 from semtrace.records.execution import ExecutionHeader
 from semtrace.store.digests import show
 
 SPEC_VERSION: Final = "1.0-draft"
 FEATURES: Final[frozenset[str]] = frozenset()
 """Features beyond the core of the standard that this implementation reads."""
+EXECUTION_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+"""What an execution can be named (ST-BND-015)."""
+SpecVersion = Annotated[str, Field(json_schema_extra={"pattern": r"^1\."})]
+"""The version of the standard that something was written for; another major version is refused before (ST-EVO-001)."""
 
 
 class StoredFile(Document):
@@ -22,7 +27,7 @@ class StoredFile(Document):
 
     path: str
     bytes: int = Field(ge=0)
-    digest: str
+    digest: Digest
 
 
 class StoredTable(StoredFile):
@@ -40,8 +45,8 @@ class StoredPack(StoredFile):
 class StoredTrace(Document):
     """The trace in a bundle."""
 
-    work_digest: str
-    trace_digest: str
+    work_digest: Digest
+    trace_digest: Digest
     content_level: Literal["text", "token_ids", "block_hashes", "shape"]
     tables: dict[str, StoredTable]
     packs: list[StoredPack] = Field(default_factory=list)
@@ -51,8 +56,8 @@ class StoredExecution(Document):
     """An execution in a bundle, with the digest of its events and of each detail table recorded."""
 
     header: ExecutionHeader
-    execution_digest: str
-    detail_digests: dict[str, str] = Field(default_factory=dict)
+    execution_digest: Digest
+    detail_digests: dict[str, Digest] = Field(default_factory=dict)
     tables: dict[str, StoredTable]
     packs: list[StoredPack] = Field(default_factory=list)
 
@@ -68,8 +73,8 @@ class SourceFile(Document):
     """A file that the trace was made of; its name without the folders it lay in."""
 
     name: str
-    bytes: int
-    digest: str
+    bytes: int = Field(ge=0)
+    digest: Digest
     adapter: str
     adapter_version: str
 
@@ -94,22 +99,40 @@ class Loss(Document):
 
 
 class Manifest(Document):
-    """The manifest; its own digest protects every byte that the digests in it do not."""
+    """The manifest; its own digest protects every byte that the digests in it do not.
 
-    format: Literal["semtrace"] = "semtrace"
-    spec_version: str = SPEC_VERSION
+    Attributes:
+        format: that it is one.
+        spec_version: the version of the standard.
+        producer: the program that wrote the bundle.
+        required_features: what a reader must know to read it.
+        optional_features: what a reader may know.
+        trace: the trace in the bundle.
+        executions: the executions in the bundle, by name.
+        tokenizers: by name, the digest of a tokenizer.
+        sources: what the trace was made of.
+        loss: the loss report.
+        lineage: what traces it was filtered, merged or subsampled from.
+        licence, notes: for people.
+        digest: of the canonical form of all the rest (ST-BND-011).
+    """
+
+    format: Literal["semtrace"]
+    spec_version: SpecVersion
     producer: Producer
     required_features: list[str] = Field(default_factory=list)
     optional_features: list[str] = Field(default_factory=list)
     trace: StoredTrace | None = None
-    executions: dict[str, StoredExecution] = Field(default_factory=dict)
-    tokenizers: dict[str, str] = Field(default_factory=dict)
+    executions: dict[str, StoredExecution] = Field(
+        default_factory=dict, json_schema_extra={"propertyNames": {"pattern": f"^{EXECUTION_NAME.pattern}$"}}
+    )
+    tokenizers: dict[str, Digest] = Field(default_factory=dict)
     sources: list[SourceFile] = Field(default_factory=list)
     loss: list[Loss] = Field(default_factory=list)
     lineage: list[dict[str, Any]] = Field(default_factory=list)
     licence: str | None = None
     notes: str | None = None
-    digest: str | None = None
+    digest: Digest | None = None
 
     def sealed(self) -> bytes:
         """The stored bytes: canonical JSON, with the digest of all the rest in it."""
@@ -132,9 +155,10 @@ class Manifest(Document):
             UnsupportedError: another major version, or a required feature that is not known here.
             FormatError: the values are not a manifest.
         """
-        if values.get("format") == "semtrace" and not str(values.get("spec_version", "")).startswith("1."):
+        version = values.get("spec_version", SPEC_VERSION)
+        if values.get("format") == "semtrace" and not str(version).startswith("1."):
             raise UnsupportedError(
-                f"written for version {values.get('spec_version')} of the standard, this reads {SPEC_VERSION}",
+                f"written for version {version} of the standard, this reads {SPEC_VERSION}",
                 code="bundle.version",
                 path=path,
                 requirement="ST-EVO-001",
@@ -152,7 +176,10 @@ class Manifest(Document):
             manifest = cls.parse(values, path=path)
         except DocumentError as error:  # nobody wrote it by hand: the bundle is at fault, not its user
             raise FormatError(
-                error.message, code="bundle.manifest", path=path, requirement="ST-BND-010"
+                error.message,
+                code="bundle.manifest",
+                path=path,
+                requirement="ST-BND-010" if error.requirement == "ST-DOC-001" else error.requirement,
             ) from error
         rest = {key: value for key, value in values.items() if key != "digest"}
         if values.get("digest") != show(blake3(canonical_json(rest)).digest()):

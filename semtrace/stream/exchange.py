@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import Field
 
 from semtrace.errors import DocumentError, FormatError, IntegrityError, UnsupportedError, UsageError
-from semtrace.records.document import Document, parse_canonical
+from semtrace.records.document import Digest, Document, parse_canonical
 from semtrace.records.enums import Availability
 from semtrace.records.execution import Execution, ExecutionHeader
 from semtrace.records.execution_tables import EXECUTION_TABLE, EXECUTION_TABLES
@@ -17,7 +17,14 @@ from semtrace.records.trace_tables import TRACE_TABLES
 from semtrace.store.bundle import BundleInfo
 from semtrace.store.container import replacing
 from semtrace.store.digests import detail_digest, execution_digest, show, trace_digest, work_digest
-from semtrace.store.manifest import FEATURES, SPEC_VERSION, Loss, SourceFile
+from semtrace.store.manifest import (
+    EXECUTION_NAME,
+    FEATURES,
+    SPEC_VERSION,
+    Loss,
+    SourceFile,
+    SpecVersion,
+)
 from semtrace.stream import wire
 from semtrace.stream.content import PART_BYTES, StreamContent
 from semtrace.stream.messages import TABLE_OF, RowReader, parse_record, row_payloads
@@ -39,27 +46,42 @@ _NAMES: Final = frozenset(EXECUTION_TABLE)
 class TraceFacts(Document):
     """Digests of the trace in a stream."""
 
-    work_digest: str
-    trace_digest: str
+    work_digest: Digest
+    trace_digest: Digest
 
 
 class ExecutionFacts(Document):
     """Header and digests of an execution in a stream."""
 
     header: ExecutionHeader
-    execution_digest: str
-    detail_digests: dict[str, str] = Field(default_factory=dict)
+    execution_digest: Digest
+    detail_digests: dict[str, Digest] = Field(default_factory=dict)
 
 
 class StreamFacts(Document):
-    """What a bundle says of itself, as a stream holds it: its manifest without what is about stored files."""
+    """What a bundle says of itself, as a stream holds it: its manifest without what is about stored files.
 
-    spec_version: str = SPEC_VERSION
+    Attributes:
+        spec_version: the version of the standard.
+        required_features: what a reader must know to read it.
+        optional_features: what a reader may know.
+        trace: digests of the trace, if there is one.
+        executions: headers and digests of the executions, by name.
+        tokenizers: by name, the digest of a tokenizer.
+        sources: what the trace was made of.
+        loss: the loss report.
+        lineage: what traces it was filtered, merged or subsampled from.
+        licence, notes: for people.
+    """
+
+    spec_version: SpecVersion
     required_features: list[str] = Field(default_factory=list)
     optional_features: list[str] = Field(default_factory=list)
     trace: TraceFacts | None = None
-    executions: dict[str, ExecutionFacts] = Field(default_factory=dict)
-    tokenizers: dict[str, str] = Field(default_factory=dict)
+    executions: dict[str, ExecutionFacts] = Field(
+        default_factory=dict, json_schema_extra={"propertyNames": {"pattern": f"^{EXECUTION_NAME.pattern}$"}}
+    )
+    tokenizers: dict[str, Digest] = Field(default_factory=dict)
     sources: list[SourceFile] = Field(default_factory=list)
     loss: list[Loss] = Field(default_factory=list)
     lineage: list[dict[str, Any]] = Field(default_factory=list)
@@ -130,6 +152,7 @@ def facts_of(trace: Trace | None, executions: Mapping[str, Execution], info: Bun
         for name, execution in executions.items()
     }
     return StreamFacts(
+        spec_version=SPEC_VERSION,
         trace=stated,
         executions=runs,
         sources=list(info.sources),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 import semtrace
-from semtrace.records.document import Document, Int64
+from semtrace.records.document import NAMESPACED, Digest, Document, Int64
 from semtrace.store.digests import show, trace_digest, work_digest
 from semtrace.store.manifest import Producer
 
@@ -25,8 +25,8 @@ class SourceTrace(Document):
         lineage: the steps before this one; only where a step took several traces, else they stand before it.
     """
 
-    work_digest: str
-    trace_digest: str
+    work_digest: Digest
+    trace_digest: Digest
     tasks: int = Field(ge=0)
     operations: int = Field(ge=0)
     lineage: list[dict[str, Any]] = Field(default_factory=list)
@@ -48,7 +48,7 @@ class Step(Document):
     """One step of a trace's lineage.
 
     Attributes:
-        step: what was done.
+        step: what was done; a step that the standard does not have has a name with a namespace.
         producer: by which program.
         inputs: the traces that it took, in order.
         parameters: how, as JSON values.
@@ -57,7 +57,10 @@ class Step(Document):
         notes: what else a reader should know, for people.
     """
 
-    step: Literal["filter", "sample", "merge", "renumber", "redact"]
+    step: (
+        Literal["filter", "sample", "merge", "renumber", "redact"]
+        | Annotated[str, Field(pattern=f"^{NAMESPACED.pattern}$")]
+    )
     producer: Producer
     inputs: list[SourceTrace]
     parameters: dict[str, Any] = Field(default_factory=dict)

@@ -118,6 +118,7 @@ def _spoilt(edit: Callable[[bytes], bytes]) -> Edit:
 
 
 def _manifests(change_team: Change) -> None:
+    reasons = ["ST-BND-010", "ST-DOC-001", "ST-DOC-006"]
     change_team("manifest-cut", "the manifest is cut short", ["ST-BND-010"], _spoilt(lambda raw: raw[:-20]))
     change_team(
         "manifest-list",
@@ -129,13 +130,15 @@ def _manifests(change_team: Change) -> None:
                 _spoilt(lambda raw: json.dumps(json.loads(raw), indent=1).encode()))  # fmt: skip
     change_team("manifest-key-twice", "a member stands in the manifest twice", ["ST-DOC-003", "ST-BND-010"],
                 _spoilt(lambda raw: raw[:-1] + b',"format":"semtrace"}'))  # fmt: skip
-    change_team("manifest-key", "the manifest has a member that manifests do not have", ["ST-DOC-001", "ST-BND-010"],
+    change_team("manifest-key", "the manifest has a member that manifests do not have", reasons,
                 _sealed(lambda manifest: manifest.update(license="none")))  # fmt: skip
-    change_team("no-producer", "the manifest names no producer", ["ST-BND-010", "ST-DOC-001"],
+    change_team("no-version", "the manifest names no version of the standard", reasons,
+                _sealed(lambda manifest: manifest.pop("spec_version")))  # fmt: skip
+    change_team("no-producer", "the manifest names no producer", reasons,
                 _sealed(lambda manifest: manifest.pop("producer")))  # fmt: skip
-    change_team("other-format", "the manifest is of another format", ["ST-BND-010", "ST-DOC-001"],
+    change_team("other-format", "the manifest is of another format", reasons,
                 _sealed(lambda manifest: manifest.update(format="semtrace-plan")))  # fmt: skip
-    change_team("rows-as-text", "the rows of a table are given as text", ["ST-DOC-001", "ST-BND-010"],
+    change_team("rows-as-text", "the rows of a table are given as text", reasons,
                 _sealed(lambda manifest: manifest["trace"]["tables"]["edges"].update(rows="22")))  # fmt: skip
     change_team("manifest-altered", "a letter of the manifest was altered", ["ST-BND-011"],
                 _spoilt(lambda raw: raw.replace(b"semtrace-conformance", b"semtrace-conformancy")))  # fmt: skip

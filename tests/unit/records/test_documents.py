@@ -76,6 +76,13 @@ def test_a_key_with_a_namespace_is_kept(tmp_path):
     assert Cart.parse(json.loads(cart.canonical()), path="again") == cart
 
 
+@pytest.mark.parametrize("key", ["/", "/colour", "example.org/"])
+def test_a_namespace_and_a_name_are_texts(key):
+    """ST-DOC-002."""
+    with pytest.raises(FormatError, match="unknown key"):
+        Cart.parse({"name": "a", key: 1}, path="x")
+
+
 @pytest.mark.parametrize(
     ("text", "suffix", "says"),
     [

@@ -91,7 +91,7 @@ def test_enumerations_have_the_numbers_of_the_standard():
     assert declared <= set(enums_pb2.DESCRIPTOR.enum_types_by_name)
 
 
-@pytest.mark.parametrize("script", ["generate_proto.py", "generate_tables.py"])
+@pytest.mark.parametrize("script", ["generate_proto.py", "generate_tables.py", "generate_schemas.py"])
 def test_generated_texts_are_up_to_date(script):
     done = subprocess.run(
         [sys.executable, f"tools/{script}", "--check"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -318,7 +318,7 @@ def test_what_is_said_of_the_making_is_kept_when_a_bundle_is_written_again(tmp_p
         licence="CC0-1.0",
         notes="größer",
         optional_features=["colour"],
-        tokenizers={"x": "y"},
+        tokenizers={"x": "blake3:" + "1" * 64},
         extra={"example.org/a": {"b": None}, "example.org/c": None},
     )
     write_bundle(tmp_path / "a", built.trace, info=info)
@@ -493,7 +493,7 @@ def test_content_levels_are_named_as_in_the_standard():
 
 
 def test_a_manifest_says_who_made_it():
-    manifest = Manifest(producer=Producer(name="x", version="1"))
+    manifest = Manifest(format="semtrace", spec_version="1.0", producer=Producer(name="x", version="1"))
     raw = manifest.sealed()
     values = json.loads(raw)
     assert Manifest.unseal(raw, values, path="x").producer == manifest.producer
@@ -516,3 +516,24 @@ def test_a_member_of_two_tables(tmp_path, built):
     with pytest.raises(IntegrityError) as caught:
         open_bundle(path)
     assert caught.value.requirement == "ST-BND-014"
+
+
+@pytest.mark.parametrize("key", ["format", "spec_version", "producer"])
+def test_what_a_manifest_must_have(key):
+    """ST-BND-010: nothing of it is taken for granted."""
+    values = json.loads(
+        Manifest(format="semtrace", spec_version="1.0", producer=Producer(name="x", version="1")).sealed()
+    )
+    del values[key]
+    with pytest.raises(FormatError, match=f"{key}: Field required") as caught:
+        Manifest.unseal(b"", values, path="x")
+    assert caught.value.requirement == "ST-BND-010"
+
+
+@pytest.mark.parametrize("digest", ["", "blake3:0", "blake3:" + "A" * 64, "blake3:" + "0" * 64 + "\n"])
+def test_digests_are_written_in_one_way(digest):
+    """ST-DIG-021, where nothing is compared with the digest too."""
+    values = {"format": "semtrace", "spec_version": "1.0", "producer": {"name": "x", "version": "1"}}
+    with pytest.raises(FormatError, match=r"tokenizers\.t: must be `blake3:`") as caught:
+        Manifest.unseal(b"", {**values, "tokenizers": {"t": digest}}, path="x")
+    assert caught.value.requirement == "ST-DIG-021"

@@ -200,7 +200,7 @@ def test_one_trace_is_no_merge():
 
 
 def test_remarks_are_put_together():
-    file = SourceFile(name="a.jsonl", bytes=1, digest="x", adapter="a", adapter_version="1")
+    file = SourceFile(name="a.jsonl", bytes=1, digest=f"blake3:{0:064}", adapter="a", adapter_version="1")
     lost = Loss(code="x.y", effect="lost", message="gone", count=2, where=["a:1"])
     one = BundleInfo(
         sources=[file], loss=[lost], licence="MIT", notes="first", tokenizers={"t": "1"}, extra={"x/y": 1}
