@@ -21,7 +21,7 @@ demo: .venv/.installed
 test: .venv/.installed
 	$(BIN)/pytest -n 2
 
-test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed .venvs/protobuf6/.installed \
+test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed .venvs/protobuf6/.installed .venvs/ray/.installed \
 		.venvs/vllm/.installed
 	$(BIN)/pytest -m integration
 
@@ -29,6 +29,12 @@ test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.ins
 .venvs/protobuf6/.installed: pyproject.toml
 	$(PYTHON) -m venv .venvs/protobuf6
 	.venvs/protobuf6/bin/pip install --quiet --disable-pip-version-check -e . protobuf==6.30.2
+	touch $@
+
+# A Ray cluster of this machine, for sweeps.
+.venvs/ray/.installed: pyproject.toml
+	$(PYTHON) -m venv .venvs/ray
+	.venvs/ray/bin/pip install --quiet --disable-pip-version-check -e '.[ray]'
 	touch $@
 
 .venvs/autogen/.installed: tests/integration/requirements-autogen.txt

@@ -1,0 +1,161 @@
+"""The sweep document: a grid of replays, as a person writes it, and the points that it stands for."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from blake3 import blake3
+from pydantic import Field
+
+from semtrace.engine.document import change_engine, parse_engine, read_engine
+from semtrace.errors import UsageError
+from semtrace.records.document import Document
+from semtrace.replay.scenario import ClosedLoop, Nanoseconds, Poisson, Recorded, Together
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from semtrace.records.trace import Trace
+
+MOST_POINTS: Final = 1_000_000
+"""Points that a sweep may have."""
+
+Scalar = bool | int | float | str
+Arrivals = Annotated[Recorded | Together | ClosedLoop | Poisson, Field(discriminator="kind")]
+
+
+class BarrierChoice(Document):
+    """A barrier plan, made for the trace as `semtrace plan barrier` makes it.
+
+    Attributes:
+        rule: `chain`, `level`, `width` or `stages`.
+        width: how many branches run at once, with rule `width`.
+        stages: ids of the stages to serialise; all if left out.
+    """
+
+    rule: Literal["chain", "level", "width", "stages"]
+    width: int | None = Field(default=None, ge=1)
+    stages: list[Annotated[int, Field(ge=0)]] | None = None
+
+
+class SweepDocument(Document):
+    """A grid of replays of one trace on the simulated engine.
+
+    Every combination of a plan, an arrival process, a value of every setting and a seed is a point.
+
+    Attributes:
+        engine: the engine, by the name of a ready one, path, or written out; the default one if left out.
+        settings: by dotted key of the engine document (`kv_bytes`, `scheduler.max_num_seqs`), the values it takes.
+        plans: `dag`, or barrier plans; the recorded edges alone if left out.
+        arrivals: the arrival processes; as the trace has them if left out.
+        seeds: seeds of arrival processes that are drawn, and the repetitions of the sweep.
+        copies: how many instances of every task.
+        salt: which instances may find each other's prefixes.
+        deadline_ns: deadline of every instance, counted from its arrival, in ns.
+        window_ns: instances that arrive before this time count for attainment and goodput.
+        notes: remarks.
+    """
+
+    format: Literal["semtrace-sweep"] = "semtrace-sweep"
+    engine: str | dict[str, Any] | None = None
+    settings: dict[str, list[Scalar]] = Field(default_factory=dict)
+    plans: list[Literal["dag"] | BarrierChoice] = Field(default=["dag"], min_length=1)
+    arrivals: list[Arrivals | None] = Field(default=[None], min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, lt=1 << 53)]] = Field(default=[0], min_length=1)
+    copies: int = Field(default=1, ge=1, le=1_000_000)
+    salt: Literal["copy", "instance", "none"] = "copy"
+    deadline_ns: Nanoseconds | None = None
+    window_ns: Nanoseconds | None = None
+    notes: str | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One replay of a sweep.
+
+    Attributes:
+        index: its ordinal.
+        plan: `dag`, or the members of a barrier.
+        arrivals: the arrival process, its seed in it; None for as recorded.
+        seed: the seed.
+        settings: what is changed of the engine.
+        scenario: the scenario, with the whole engine document in it.
+    """
+
+    index: int
+    plan: Mapping[str, Any] | Literal["dag"]
+    arrivals: Mapping[str, Any] | None
+    seed: int
+    settings: Mapping[str, Scalar]
+    scenario: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """What its result depends on beside the trace: the name of its part of a resumable sweep."""
+        told = [self.plan, self.scenario, self.seed]
+        return blake3(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def points(document: SweepDocument, trace: Trace, folder: Path | None = None) -> list[Point]:
+    """The points of a sweep: plans outermost, then arrivals, settings in the order of the document, and seeds.
+
+    Args:
+        document: the sweep.
+        trace: the trace; models that it knows may be named.
+        folder: what relative paths in the document are relative to.
+
+    Raises:
+        UsageError: there are too many, or a setting has no value.
+        DocumentError: a combination is no engine, with every member that is wrong.
+    """
+    for key, values in document.settings.items():
+        if not values:
+            raise UsageError(f"settings.{key} has no value", code="sweep.settings", path=f"settings.{key}")
+    plans: list[Mapping[str, Any] | Literal["dag"]] = [
+        plan if plan == "dag" else plan.as_json() for plan in document.plans
+    ]
+    count = len(plans) * len(document.arrivals) * len(document.seeds)
+    for values in document.settings.values():
+        count *= len(values)
+    if count > MOST_POINTS:
+        raise UsageError(
+            f"the sweep has {count:,} points, more than {MOST_POINTS:,}", code="sweep.size", path="settings"
+        )
+    base = _base(document, trace, folder)
+    made: list[Point] = []
+    for plan, arrivals, combination in itertools.product(
+        plans, document.arrivals, list(itertools.product(*document.settings.values()))
+    ):
+        settings = dict(zip(document.settings, combination, strict=True))
+        engine = parse_engine(
+            change_engine(base, settings), path="engine", folder=folder, trace=trace
+        ).as_json()
+        for seed in document.seeds:
+            process = None if arrivals is None else arrivals.as_json()
+            if isinstance(arrivals, Poisson):
+                process = {**arrivals.as_json(), "seed": seed}
+            scenario = {
+                "arrivals": process,
+                "copies": document.copies,
+                "salt": document.salt,
+                "deadline_ns": document.deadline_ns,
+                "window_ns": document.window_ns,
+                "backend": {"name": "engine", "settings": engine},
+            }
+            known = {key: value for key, value in scenario.items() if value is not None}
+            made.append(Point(len(made), plan, process, seed, settings, known))
+    return made
+
+
+def _base(document: SweepDocument, trace: Trace, folder: Path | None) -> dict[str, Any]:
+    """The engine that the settings change, with all that it names by path read."""
+    if isinstance(document.engine, dict):
+        return dict(document.engine)
+    given = document.engine
+    if given is not None and folder is not None and (folder / given).suffix and (folder / given).exists():
+        given = str(folder / given)
+    return read_engine(given, {}, trace=trace).as_json()

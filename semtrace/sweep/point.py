@@ -1,0 +1,107 @@
+"""One point of a sweep: the replay, and its row in the table of results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from semtrace.graph.barrier import barrier
+from semtrace.graph.plan import dag
+from semtrace.measure.metrics import measure
+from semtrace.records.columns import NULL
+from semtrace.records.enums import EventOutcome
+from semtrace.replay.run import replay
+from semtrace.replay.scenario import Scenario
+from semtrace.store.digests import execution_digest, show, work_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from semtrace.graph.plan import Plan
+    from semtrace.records.execution import Execution
+    from semtrace.records.trace import Trace
+    from semtrace.sweep.document import Point
+
+_SKIPPED: Final = ("work_digest", "plan_digest", "plan", "mode", "clock", "measured_at", "backend")
+"""Members of a report that are the same for all points, or stand in the row already."""
+
+
+def evaluate(trace: Trace, point: Point) -> dict[str, Any]:
+    """Replay a point and measure it.
+
+    Returns:
+        its row: `point`, `plan`, `arrivals`, `seed`, one column for each setting (`set.kv_bytes`), the execution's digest, and
+        its measures, times in ns; None where not known.
+
+    Raises:
+        SemtraceError: the replay is refused.
+    """
+    scenario = Scenario.parse(dict(point.scenario), path="sweep")
+    execution = replay(trace, plan_of(trace, point), scenario)
+    report = measure(trace, execution).as_dict()
+    row: dict[str, Any] = {
+        "point": point.index,
+        "plan": name_of(point.plan),
+        "arrivals": _process(point.arrivals),
+        "seed": point.seed,
+        **{f"set.{key}": value for key, value in point.settings.items()},
+        "execution_digest": show(execution_digest(execution)),
+        **_requests(execution),
+    }
+    for name, value in report.items():
+        if name not in _SKIPPED:
+            _flatten(row, name, value)
+    return row
+
+
+def plan_of(trace: Trace, point: Point) -> Plan:
+    """The plan of a point.
+
+    Raises:
+        SemtraceError: there is no such stage, or the barrier cannot be made.
+    """
+    if point.plan == "dag":
+        return dag(show(work_digest(trace)))
+    return barrier(trace, **dict(point.plan))
+
+
+def name_of(plan: Mapping[str, Any] | str) -> str:
+    """A plan in a few words: `dag`, `chain`, `width 2 of 4, 7`."""
+    if isinstance(plan, str):
+        return plan
+    width = f" {plan['width']}" if "width" in plan else ""
+    stages = f" of {', '.join(map(str, plan['stages']))}" if "stages" in plan else ""
+    return f"{plan['rule']}{width}{stages}"
+
+
+def _process(arrivals: Mapping[str, Any] | None) -> str:
+    if arrivals is None:
+        return "recorded"
+    numbers = [str(value) for key, value in arrivals.items() if key not in ("kind", "seed")]
+    return ":".join([arrivals["kind"], *numbers])
+
+
+def _requests(execution: Execution) -> dict[str, int]:
+    """Sums over the requests of an execution."""
+    events = execution.events
+    outcome = events.ints("outcome")
+    made: dict[str, int] = {
+        "unfinished": int((outcome == EventOutcome.UNFINISHED).sum()),
+        "refused": int((outcome == EventOutcome.REFUSED).sum()),
+    }
+    ran = events.ints("scheduled_ns") != NULL
+    for name in (
+        "prompt_tokens", "cached_tokens", "computed_prompt_tokens", "loaded_tokens", "reused_tokens", "output_tokens",
+        "preemptions", "preempted_ns",
+    ):  # fmt: skip
+        values = events.ints(name)
+        made[f"sum.{name}"] = int(values[ran & (values != NULL)].sum())
+    return made
+
+
+def _flatten(row: dict[str, Any], name: str, value: object) -> None:
+    """Numbers and words of nested members, by dotted name; lists have no place in a row."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _flatten(row, f"{name}.{key}", inner)
+    elif not isinstance(value, list):
+        row[name] = value

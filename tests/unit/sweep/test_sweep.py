@@ -1,0 +1,208 @@
+"""Sweeps: the points of a grid, the rows of points, going on after a stop, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from semtrace.cli.main import build
+from semtrace.engine.document import read_engine
+from semtrace.errors import DocumentError, UsageError
+from semtrace.graph.plan import dag
+from semtrace.replay.run import replay
+from semtrace.replay.scenario import Scenario
+from semtrace.store.bundle import write_bundle
+from semtrace.store.digests import execution_digest, show
+from semtrace.sweep import run as runs
+from semtrace.sweep.document import SweepDocument, points
+from semtrace.sweep.run import PARTS, sweep, table_of
+from support.graphs import graph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MADE = graph(
+    {
+        "tasks": [{"arrival_ns": 0}],
+        "stages": [{"name": "all"}],
+        "operations": [
+            {"name": "a", "kind": "llm", "prompt": 40, "output": 20, "stage": "all", "session": "x"},
+            {"name": "b", "kind": "llm", "prompt": 40, "output": 20, "stage": "all", "session": "y"},
+            {"name": "c", "kind": "llm", "prompt": 60, "output": 5, "after": ["a", "b"]},
+        ],
+    }
+)
+ENGINE = {
+    "blocks": 20,
+    "block_size": 8,
+    "cost": {
+        "kind": "linear",
+        "c0_ps": 10_000,
+        "c_seq_ps": 0,
+        "c_prefill_ps": 1000,
+        "c_decode_ps": 1000,
+        "c_kv_ps": 0,
+    },
+}
+GRID: dict[str, Any] = {
+    "engine": ENGINE,
+    "settings": {"blocks": [12, 40], "scheduler.max_num_seqs": [1, 8]},
+    "plans": ["dag", {"rule": "chain"}],
+    "arrivals": [{"kind": "poisson", "mean_ns": 1000}],
+    "seeds": [3, 4],
+    "copies": 3,
+}
+
+
+def document(**change: Any) -> SweepDocument:
+    return SweepDocument.parse({**GRID, **change}, path="sweep")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "t.semtrace"
+    write_bundle(path, trace=MADE.trace)
+    return path
+
+
+def test_points_are_every_combination():
+    made = points(document(), MADE.trace)
+    assert [point.index for point in made] == list(range(16))
+    assert [(point.plan, point.settings["blocks"], point.seed) for point in made[:5]] == [
+        ("dag", 12, 3), ("dag", 12, 4), ("dag", 12, 3), ("dag", 12, 4), ("dag", 40, 3),
+    ]  # fmt: skip
+    assert len({point.key for point in made}) == 16
+    assert made[0].arrivals == {"kind": "poisson", "mean_ns": 1000, "seed": 3}
+
+
+def test_a_row_is_what_a_replay_gives(trace: Path, tmp_path: Path):
+    table = sweep(document(), trace, tmp_path / "out.parquet", workers=1)
+    assert pq.read_table(tmp_path / "out.parquet").equals(table)
+    rows = table.to_pylist()
+    point = points(document(), MADE.trace)[5]
+    alone = replay(MADE.trace, dag(MADE.work), Scenario.parse(dict(point.scenario), path="scenario"))
+    assert rows[5]["execution_digest"] == show(execution_digest(alone))
+    assert rows[5]["set.blocks"] == 40
+    assert {row["error"] for row in rows} == {None}
+    assert {row["plan"] for row in rows} == {"dag", "chain"}
+    small, large = (
+        sum(row["sum.preemptions"] for row in rows if row["set.blocks"] == size) for size in (12, 40)
+    )
+    assert small > large
+    assert not (tmp_path / ("out.parquet" + PARTS)).exists()
+
+
+def test_processes_give_the_same_table(trace: Path, tmp_path: Path):
+    one = sweep(document(seeds=[0]), trace, tmp_path / "1.parquet", workers=1)
+    two = sweep(document(seeds=[0]), trace, tmp_path / "2.parquet", workers=2)
+    assert one.equals(two)
+    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class StoppedError(Exception):
+        pass
+
+    def stopping(done: int, _: int) -> None:
+        if done == 5:
+            raise StoppedError
+
+    output = tmp_path / "out.parquet"
+    with pytest.raises(StoppedError):
+        sweep(document(), trace, output, workers=1, progress=stopping)
+    assert not output.exists()
+    with pytest.raises(UsageError, match="an earlier sweep has done"):
+        sweep(document(), trace, output, workers=1)
+    evaluated: list[int] = []
+    row_of = runs.row_of
+
+    def counted(trace: Any, point: Any) -> dict[str, Any]:
+        evaluated.append(point.index)
+        return row_of(trace, point)
+
+    monkeypatch.setattr(runs, "row_of", counted)
+    (tmp_path / ("out.parquet" + PARTS) / "torn.json").write_text("{", "utf-8")
+    table = sweep(document(), trace, output, workers=1, resume=True)
+    assert evaluated == list(range(5, 16))
+    whole = sweep(document(), trace, tmp_path / "whole.parquet", workers=1)
+    assert table.equals(whole)
+    assert not (tmp_path / ("out.parquet" + PARTS)).exists()
+
+
+def test_what_is_done_of_other_settings_is_not_taken(trace: Path, tmp_path: Path):
+    output = tmp_path / "out.parquet"
+
+    def stopping(done: int, _: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(document(), trace, output, workers=1, progress=stopping)
+    changed = document(engine={**ENGINE, "block_size": 4})
+    table = sweep(changed, trace, output, workers=1, resume=True)
+    assert table.equals(sweep(changed, trace, tmp_path / "whole.parquet", workers=1))
+
+
+def test_points_that_are_refused_say_why(trace: Path, tmp_path: Path):
+    table = sweep(
+        document(settings={"blocks": [5, 40]}, plans=["dag"]), trace, tmp_path / "out.parquet", workers=1
+    )
+    errors = table["error"].to_pylist()
+    assert [error is None for error in errors] == [False, False, True, True]
+    assert "ST-ENG-011" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"settings": {"blocks": []}}, UsageError, "settings.blocks"),
+        ({"settings": {"blocks": [0]}}, DocumentError, "blocks"),
+        ({"settings": {"scheduler.max_seqs": [1]}}, DocumentError, "max_num_seqs"),
+        (
+            {"settings": {"blocks": list(range(2, 5000)), "servers": list(range(1, 500))}},
+            UsageError,
+            "1,000,000",
+        ),
+        ({"engine": "qwen3-8b-a10"}, DocumentError, "qwen3-8b-a100"),
+    ],
+)
+def test_wrong_sweeps(change: dict[str, Any], error: type[Exception], says: str):
+    with pytest.raises(error, match=says):
+        points(document(**change), MADE.trace)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"plans": ["barrier"]}, {"plans": []}, {"arrivals": [{"kind": "drawn"}]}, {"seedz": [1]}, {"copies": 0}],
+)
+def test_wrong_documents(change: dict[str, Any]):
+    with pytest.raises(DocumentError):
+        document(**change)
+
+
+def test_columns_have_one_type():
+    table = table_of([{"a": 1, "b": 1, "c": None}, {"a": 2, "b": 0.5, "c": "x"}, {"a": None, "b": None}])
+    assert [str(kind) for kind in table.schema.types] == ["int64", "double", "string"]
+    assert table.to_pylist()[2] == {"a": None, "b": None, "c": None}
+
+
+def test_the_engine_of_a_sweep_may_be_a_file_beside_it(tmp_path: Path):
+    values = {**read_engine("qwen3-8b-a100", {}).as_json(), "name": "mine"}
+    (tmp_path / "mine.json").write_text(json.dumps(values), "utf-8")
+    made = points(document(engine="mine.json", settings={}), MADE.trace, tmp_path)
+    assert made[0].scenario["backend"]["settings"]["name"] == "mine"
+
+
+def test_the_command(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "sweep.json"
+    file.write_text(json.dumps({**GRID, "seeds": [0]}), "utf-8")
+    output = tmp_path / "out.parquet"
+    arguments = ["sweep", str(trace), str(file), "-o", str(output), "--workers", "1", "--json"]
+    with pytest.raises(SystemExit) as ended:
+        build("sweep")(arguments)
+    assert ended.value.code in (0, None)
+    assert json.loads(capsys.readouterr().out)["points"] == 8
+    assert pq.read_table(output).num_rows == 8
