@@ -14,7 +14,10 @@ from support import schedules
 MUTANTS: dict[str, tuple[str, str]] = {
     # The pool.
     "blocks are released from the first to the last": ("in reversed(blocks):", "in blocks:"),
-    "blocks without content are taken last": ("move_to_end(block, last=False)", "move_to_end(block)"),
+    "blocks without content are taken last": (
+        "in reversed(plain):\n            self._free[block] = None\n            self._free.move_to_end(block, last=False)",
+        "in plain:\n            self._free[block] = None",
+    ),
     "blocks without content join the front in reverse": ("in reversed(plain):", "in plain:"),
     "content is evicted last in, first out": (
         "for block in kept:\n            self._free[block] = None",
