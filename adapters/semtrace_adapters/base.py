@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Protocol, cast
 
+from semtrace.build import explain_starts
 from semtrace.errors import FormatError, UsageError
 from semtrace.store.container import MANIFEST
 from semtrace.store.manifest import Loss
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from semtrace.build import BuiltTrace, TraceBuilder
     from semtrace.records.execution import Execution
     from semtrace.records.trace import Trace
 
@@ -158,6 +160,68 @@ class Exporter(Protocol):
             UsageError: an option has no such value.
         """
         ...
+
+
+_STARTS: Final[tuple[tuple[str, str, Effect, str], ...]] = (
+    (
+        "delayed",
+        "delays.inferred",
+        "inferred",
+        "an operation started later than what it waits for had ended: the rest is an external delay",
+    ),
+    (
+        "unexplained",
+        "starts.unexplained",
+        "unknown",
+        "the end of what an operation waits for is not known, so that its delay is not either",
+    ),
+    (
+        "early",
+        "edges.contradicted",
+        "inferred",
+        "an operation was seen to start before one that it is said to wait for had ended",
+    ),
+)
+
+
+def finish(builder: TraceBuilder, loss: LossReport) -> BuiltTrace:
+    """The end of every conversion: starts that nothing explains become delays, and the trace is built.
+
+    An operation that states a delay of its own keeps it.
+
+    Args:
+        builder: with all rows of the trace.
+        loss: told which starts were explained, and which could not be.
+
+    Raises:
+        FormatError: references form a cycle or leave their task, or a time is too great.
+    """
+    explained = explain_starts(builder)
+    for attribute, code, effect, message in _STARTS:
+        count = len(getattr(explained, attribute))
+        if count:
+            loss.add(code, effect, message, count=count)
+    return builder.build()
+
+
+def refuse_samples(count: object, where: str) -> None:
+    """Refuse a request that asked for several answers: version 1 cannot say it (ST-PROD-007).
+
+    Args:
+        count: how many it asked for or got; anything but a whole number says nothing.
+        where: the place in the sources.
+
+    Raises:
+        FormatError: it is more than one.
+    """
+    if isinstance(count, int) and count > 1:
+        raise FormatError(
+            f"a request with {count} answers (n > 1 sampling): a trace of version 1 cannot say this",
+            code="adapter.samples",
+            path=where,
+            requirement="ST-PROD-007",
+            hint="record with one answer to each request",
+        )
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semtrace_adapters.autogen.shape import obj, objs, text
+from semtrace_adapters.base import refuse_samples
 
 _NOT_SETTINGS = frozenset(
     {
@@ -42,14 +43,30 @@ class AgentConfig:
 
 @dataclass
 class TeamConfig:
-    """A team: its kind (``GraphFlow``, ``Swarm`` …), name, participants, and the edges of its graph."""
+    """A team: its kind (``GraphFlow``, ``Swarm`` …), name, participants, and the edges of its graph.
+
+    ``any_joins`` are the agents of its graph that may go on after one of several edges into them.
+    """
 
     kind: str
     name: str
     participants: list[AgentConfig]
     edges: set[tuple[str, str]] = field(default_factory=set)
+    any_joins: set[str] = field(default_factory=set)
     model: str | None = None
     settings: dict[str, Any] | None = None
+
+    def refuse_samples(self) -> None:
+        """Refuse a team of which a model client asks for several answers.
+
+        Raises:
+            FormatError: naming the agent.
+        """
+        for name, settings in [
+            (self.name, self.settings),
+            *((p.name, p.settings) for p in self.participants),
+        ]:
+            refuse_samples((settings or {}).get("n"), f"the config's model client of {name}")
 
     @property
     def names(self) -> list[str]:
@@ -87,10 +104,32 @@ def read_config(value: dict[str, Any]) -> TeamConfig:
     team = TeamConfig(
         kind, text(config.get("name")) or kind, [_agent(p) for p in objs(config.get("participants"))]
     )
-    for node, spec in obj(obj(config.get("graph")).get("nodes")).items():
+    nodes = obj(obj(config.get("graph")).get("nodes"))
+    for node, spec in nodes.items():
         team.edges.update((node, str(edge.get("target"))) for edge in objs(obj(spec).get("edges")))
+    team.any_joins = _any_joins(nodes)
     team.model, team.settings = _client(config.get("model_client"))
     return team
+
+
+def _any_joins(nodes: dict[str, Any]) -> set[str]:
+    """Agents that one of several edges starts: by their own activation, an edge's condition, or several groups."""
+    into: dict[str, list[tuple[str, str, str]]] = {}
+    for node, spec in nodes.items():
+        for edge in objs(obj(spec).get("edges")):
+            target = str(edge.get("target"))
+            group = text(edge.get("activation_group")) or target
+            into.setdefault(target, []).append((node, group, text(edge.get("activation_condition")) or "all"))
+    return {
+        target
+        for target, edges in into.items()
+        if len({node for node, _, _ in edges}) > 1
+        and (
+            obj(nodes.get(target)).get("activation") == "any"
+            or any(condition == "any" for _, _, condition in edges)
+            or len({group for _, group, _ in edges}) > 1
+        )
+    }
 
 
 def _agent(value: dict[str, Any]) -> AgentConfig:

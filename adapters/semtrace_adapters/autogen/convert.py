@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from semtrace.build import TraceBuilder, explain_starts
+from semtrace.build import TraceBuilder
 from semtrace.records.enums import EntityKind, Evidence, OperationKind
 from semtrace_adapters.autogen.answers import answer_of
 from semtrace_adapters.autogen.endings import find_streams, note_cuts, note_exceptions, outcome_of
@@ -18,6 +18,7 @@ from semtrace_adapters.autogen.requests import Requests
 from semtrace_adapters.autogen.rows import Rows
 from semtrace_adapters.autogen.structure import find_structure
 from semtrace_adapters.autogen.walk import Last, Link, Point, Walk
+from semtrace_adapters.base import finish
 
 if TYPE_CHECKING:
     from semtrace.build import BuiltTrace
@@ -47,6 +48,8 @@ def convert(sources: Sources, loss: LossReport) -> BuiltTrace:
     merged = merge(sources.records, facts, sources.tree, spans, sources.streams, loss)
     _retries(merged, loss)
     configs = [team for config in sources.configs for team in config.all_teams()]
+    for config in configs:
+        config.refuse_samples()
     runs = find_structure(merged, sources.configs, loss)
     note_exceptions([*runs, *(inner for run in runs for inner in run.inner())], facts)
     find_streams(runs, merged.streams)
@@ -62,8 +65,7 @@ def convert(sources: Sources, loss: LossReport) -> BuiltTrace:
         by_team.setdefault(run.team or f"#{at}", []).append(run)
     for again in by_team.values():
         _task(again, rows, configs, people, loss)
-    _explain(builder, loss)
-    return builder.build()
+    return finish(builder, loss)
 
 
 def _task(
@@ -251,29 +253,3 @@ def _people(merged: Merged, configs: list[TeamConfig]) -> set[str]:
     for sent in merged.sent:
         made |= {str(m.get("source")) for m in sent.messages if m.get("type") == "UserInputRequestedEvent"}
     return made
-
-
-def _explain(builder: TraceBuilder, loss: LossReport) -> None:
-    explained = explain_starts(builder)
-    if explained.delayed:
-        loss.add(
-            "delays.inferred",
-            "inferred",
-            "an operation started later than what it waits for had ended: the rest is an external delay "
-            "(the framework's own work, mostly)",
-            count=len(explained.delayed),
-        )
-    if explained.unexplained:
-        loss.add(
-            "starts.unexplained",
-            "unknown",
-            "the end of what an operation waits for is not known, so that its delay is not either",
-            count=len(explained.unexplained),
-        )
-    if explained.early:
-        loss.add(
-            "edges.contradicted",
-            "inferred",
-            "an operation was seen to start before one that it is said to wait for had ended",
-            count=len(explained.early),
-        )

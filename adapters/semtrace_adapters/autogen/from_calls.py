@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from semtrace.errors import FormatError
 from semtrace_adapters.autogen.facts import Agent, Call
 from semtrace_adapters.autogen.read_stream import ends_turn
 from semtrace_adapters.autogen.runs import UNNAMED, Round, TeamRun, Turn
@@ -56,6 +57,26 @@ def runs_of_calls(
     return list(made.values())
 
 
+def refuse_any_join(name: str, config: TeamConfig | None) -> None:
+    """Refuse an agent that may go on after one of several others, where only the graph could tell what it waited for.
+
+    Where messages frame the turns there is nothing to refuse: a manager goes on when all speakers of a round have
+    answered, and the log shows the rounds.
+
+    Raises:
+        FormatError: naming the agent.
+    """
+    if config is not None and name in config.any_joins:
+        raise FormatError(
+            f"agent {name} goes on after any of several agents, and no message shows which it waited for: "
+            "a trace of version 1 has no join on any",
+            code="autogen.join",
+            path=config.name,
+            requirement="ST-PROD-007",
+            hint="import an event log that has the messages between agents, or spans",
+        )
+
+
 def _told(call: Call) -> set[str]:
     """Ids of the tool calls whose results a call was sent."""
     return {str(m.get("tool_call_id")) for m in call.messages or [] if m.get("role") == "tool"}
@@ -86,7 +107,9 @@ def _new_turn(run: TeamRun, call: Call, agent: Agent, merged: Merged, configs: S
     turn = Turn(agent, min(start, call.order - 0.25), call.start_ns)
     last = run.rounds[-1].turns if run.rounds else []
     names = {t.agent.name for t in turns} | {agent.name}
-    edges = next((c.edges for c in configs if names <= set(c.names)), set[tuple[str, str]]())
+    config = next((c for c in configs if names <= set(c.names)), None)
+    refuse_any_join(agent.name, config)
+    edges = config.edges if config else set()
     before = {source for source, target in edges if target == agent.name}
     beside = all(t.agent != agent for t in last) and (
         all(_overlap(call, t) for t in last)
@@ -225,6 +248,7 @@ def _note_tools(item: Item, waiting: dict[str, str]) -> None:
 def _stream_turn(
     run: TeamRun, name: str, item: Item, opened: dict[str, Turn], config: TeamConfig | None
 ) -> Turn:
+    refuse_any_join(name, config)
     last = run.rounds[-1] if run.rounds else None
     beside = last is not None and bool(opened)
     if last is not None and not beside and config and config.edges:

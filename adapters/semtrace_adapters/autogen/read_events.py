@@ -87,7 +87,7 @@ def read_events(records: Iterable[Record], facts: Facts, loss: LossReport, shift
 
 def _call(record: Record, event: dict[str, Any], time_ns: int | None) -> Call:
     response = event.get("response")
-    output, finish = answer_of(response)
+    output, finish = answer_of(response, record.where)
     details = details_of(response)
     prompt = known_count(event.get("prompt_tokens"), event.get("prompt_tokens"))
     tools = event.get("tools")

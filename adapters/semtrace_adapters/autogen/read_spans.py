@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from semtrace_adapters.autogen.facts import Agent, Call, Sent, known_count
 from semtrace_adapters.autogen.responses import answer_of, details_of, tool_call
-from semtrace_adapters.autogen.shape import count, objs, text
+from semtrace_adapters.autogen.shape import count, obj, objs, text
+from semtrace_adapters.base import refuse_samples
 
 if TYPE_CHECKING:
     from semtrace_adapters.autogen.spans import Span, SpanTree
@@ -155,7 +156,11 @@ def _call(tree: SpanTree, span: Span) -> Call:
         }
         call.model = text(request.get("model"))
     response = _json(attributes.get("output.value"))
-    call.output, call.finish = answer_of(response)
+    for asked in (obj(request).get("n"), attributes.get("gen_ai.request.choice.count")):
+        refuse_samples(asked, call.where)
+    if "llm.output_messages.1.message.role" in attributes:
+        refuse_samples(2, call.where)
+    call.output, call.finish = answer_of(response, call.where)
     if isinstance(response, dict) and isinstance(response.get("id"), str):
         call.response_id = response["id"]
     if call.output is None:

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from semtrace_adapters.autogen.shape import count, obj, objs, text
+from semtrace_adapters.base import refuse_samples
 
 
 def tool_call(call_id: Any, name: Any, arguments: Any) -> dict[str, Any]:
@@ -22,19 +23,24 @@ def tool_calls(items: Any) -> list[dict[str, Any]]:
     return [tool_call(c.get("id"), c.get("name"), c.get("arguments")) for c in objs(items)]
 
 
-def answer_of(response: Any) -> tuple[dict[str, Any] | None, str | None]:
+def answer_of(response: Any, where: str) -> tuple[dict[str, Any] | None, str | None]:
     """The assistant message and the finish reason of a logged response.
 
     Args:
         response: an OpenAI chat completion, AutoGen's ``CreateResult`` (what a streamed call is logged with), or a
             response of Anthropic's or Ollama's interface.
+        where: the place in the sources, for messages.
 
     Returns:
         The message's members (``content``, ``tool_calls``) and the reason; None for what is not understood.
+
+    Raises:
+        FormatError: there are several answers.
     """
     if not isinstance(response, dict):
         return None, None
     choices = objs(response.get("choices"))
+    refuse_samples(len(choices), where)
     if choices:
         message = choices[0].get("message")
         if not isinstance(message, dict):

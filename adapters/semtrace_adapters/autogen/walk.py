@@ -153,6 +153,16 @@ class Walk:
         first: list[int] = []
         waits: list[Last] = []
         times: list[int] = []
+        any_joins = config.any_joins if config else set[str]()
+        for turn in each.turns:
+            if turn.agent.name in any_joins:
+                self.rows.loss.add(
+                    "graph.any",
+                    "lost",
+                    "the graph lets an agent go on after any of several: its turn waits for the round before, as its "
+                    "manager did, and the choice is not kept",
+                    where=turn.agent.name,
+                )
         order = at.order
         for turn in each.turns:
             began = turn.start_ns if turn.start_ns is not None else at.time_ns

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from semtrace.build import TraceBuilder, explain_starts
+from semtrace.build import TraceBuilder
 from semtrace.errors import FormatError, UsageError
 from semtrace.records.enums import EntityKind
-from semtrace_adapters.base import ImportOptions, ImportResult, LossReport
+from semtrace_adapters.base import ImportOptions, ImportResult, LossReport, finish
 
 from .config import Config, read_config
 from .events import Publish, events_of
 from .lines import HEADER, Log, merge_logs, read_json_log, read_text, read_text_log
 from .run import Run, split_runs
-from .runs_to_trace import RunToTrace, Sources
+from .run_rows import Sources
+from .runs_to_trace import RunToTrace
 from .team import Team, looks_like_team, read_team, totals_of
 from .team_to_trace import add_team, add_workspace
 from .turns import read_run
@@ -249,30 +250,7 @@ class _Import:
                 add_workspace(builder, workspace, loss)
         if zones == {False}:
             builder.annotate(EntityKind.TRACE, 0, "metagpt/local_start_ns", str(origin))
-        starts = explain_starts(builder)
-        if starts.delayed:
-            loss.add(
-                "delay.inferred",
-                "inferred",
-                "an operation began later than what it waits for had ended: the difference is its external delay (work of the role "
-                "between calls, and of MetaGPT itself)",
-                count=len(starts.delayed),
-            )
-        if starts.early:
-            loss.add(
-                "order.early",
-                "inferred",
-                "an operation was seen to begin before an operation that it waits for had ended, as far as that is known",
-                count=len(starts.early),
-            )
-        if starts.unexplained:
-            loss.add(
-                "delay.unknown",
-                "unknown",
-                "the end of what an operation waits for is unknown, and so is how long it waited after that",
-                count=len(starts.unexplained),
-            )
-        built = builder.build()
+        built = finish(builder, loss)
         files = [*self.found.text, *self.found.json, *self.found.team, *self.found.config, *self.found.costs]
         files += [workspace.root / DEPENDENCIES for workspace in workspaces]
         files += [workspace.root / name for workspace in workspaces for name in workspace.files]

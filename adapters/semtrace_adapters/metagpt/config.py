@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from semtrace.errors import FormatError
+from semtrace_adapters.base import refuse_samples
 
 from .lines import read_text
 
@@ -30,7 +31,7 @@ def read_config(path: Path) -> Config:
     """Read a configuration.
 
     Raises:
-        FormatError: it has no member `llm`.
+        FormatError: it has no member `llm`, or asks for several answers to a request.
         UsageError: the file cannot be read.
     """
     text, _ = read_text(path)
@@ -41,6 +42,8 @@ def read_config(path: Path) -> Config:
     if not isinstance(value, dict) or not isinstance(value.get("llm"), dict):
         raise FormatError("not a MetaGPT configuration: it has no llm", code="metagpt.config", path=str(path))
     llm = value["llm"]
+    for member in ("n", "best_of"):
+        refuse_samples(llm.get(member), f"{path}, llm.{member}")
     model = llm.get("model")
     settings = {
         name: llm[key] for key, name in _SETTINGS.items() if isinstance(llm.get(key), (bool, int, float))

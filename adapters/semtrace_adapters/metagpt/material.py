@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .memory import Entry
     from .run import Written
-    from .runs_to_trace import RunToTrace
+    from .run_rows import RunRows
     from .units import Unit
 
 
@@ -49,7 +49,7 @@ class _Remembered:
 class Material:
     """Adds the files of a run and the requests of its calls to a trace."""
 
-    def __init__(self, into: RunToTrace) -> None:
+    def __init__(self, into: RunRows) -> None:
         self.builder, self.loss, self.task = into.builder, into.loss, into.task
         self.run, self.sources = into.run, into.sources
         self.units, self.operations, self.memories = into.units, into.operations, into.memories

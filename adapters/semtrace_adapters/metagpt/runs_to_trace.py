@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.records.enums import (
@@ -18,31 +17,20 @@ from semtrace.records.enums import (
 
 from .events import Observed, RoundEnd
 from .material import Material
-from .memory import Memories, remember
+from .memory import remember
+from .run_rows import RunRows
 from .units import Unit, barriers, sources, turns_apart, units_of
 
 if TYPE_CHECKING:
     from semtrace.build import TraceBuilder
     from semtrace_adapters.base import LossReport
 
-    from .config import Config
-    from .memory import Entry
-    from .run import Run, Sent, Turn
-    from .team import Team
-    from .workspace import Workspace
+    from .memory import Entry, Memories
+    from .run import Run, Sent
+    from .run_rows import Sources
 
 MESSAGE_TYPE: Final = "application/json"
 _NAME_LENGTH: Final = 80
-
-
-@dataclass
-class Sources:
-    """What else is known of a run: the serialised team after it, its workspace, configuration and totals."""
-
-    team: Team | None = None
-    workspace: Workspace | None = None
-    config: Config | None = None
-    totals: tuple[int | None, int | None] = (None, None)
 
 
 def task_name(text: str | None, ordinal: int) -> str:
@@ -51,18 +39,15 @@ def task_name(text: str | None, ordinal: int) -> str:
     return line[:_NAME_LENGTH] if line else f"MetaGPT run {ordinal + 1}"
 
 
-class RunToTrace:
+class RunToTrace(RunRows):
     """Adds one run to a trace."""
 
     def __init__(
         self, builder: TraceBuilder, run: Run, sources: Sources, origin_ns: int, loss: LossReport
     ) -> None:
-        self.builder, self.run, self.sources, self.loss = builder, run, sources, loss
+        super().__init__(builder, run, sources, loss)
         self.origin_ns = origin_ns
         self.sessions: dict[str, int] = {}
-        self.units: dict[int, list[Unit]] = {}
-        self.operations: dict[int, int] = {}
-        self.memories = Memories()
 
     def add(self, before: Memories | None) -> int:
         """Add the run's task and all that it did; gives the task.
@@ -289,12 +274,6 @@ class RunToTrace:
                 )
 
     # -- messages, memory, files ----------------------------------------------------------------------------------
-
-    def writer(self, turn: Turn | None, at: int) -> Unit | None:
-        """The operation that made what a turn put out at a place of the log."""
-        units = self.units[id(turn)] if turn is not None else []
-        before = [unit for unit in units if unit.at <= at]
-        return before[-1] if before else None
 
     def _sent_by(self, sent: Sent) -> Unit | None:
         unit = self.writer(sent.turn, sent.at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semtrace.build import TraceBuilder, explain_starts
+from semtrace.errors import FormatError
 from semtrace.records.enums import OperationKind, Trigger
 
 
@@ -124,3 +125,21 @@ def test_tasks_without_a_start_keep_an_unknown_arrival(builder):
     builder.operation(task, OperationKind.LLM, "x")
     assert explain_starts(builder).delayed == []
     assert builder.rows["tasks"][0]["arrival_ns"] is None
+
+
+def test_a_delay_that_an_adapter_states_stays(builder):
+    task = builder.task("t", arrival_ns=0)
+    stated, other = seen(builder, task, 10, 20), seen(builder, task, 30, 40)
+    builder.update_operation(stated, external_delay_ns=4)
+    explained = explain_starts(builder)
+    assert delays(builder) == [4, 30]
+    assert (explained.delayed, explained.delay_ns) == ([other], 30)
+
+
+def test_times_that_no_sum_of_64_bits_holds_are_refused(builder):
+    task = builder.task("t", arrival_ns=0)
+    for time in (1 << 61, -(1 << 61), 1 << 70):
+        seen(builder, task, time, 3)
+        with pytest.raises(FormatError):
+            explain_starts(builder)
+        builder.observed.clear()
