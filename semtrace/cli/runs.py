@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from semtrace.records.execution import Execution
     from semtrace.records.trace import Trace
+    from semtrace.replay.backend import Simulator
     from semtrace.replay.scenario import Scenario
 
 
@@ -67,6 +68,14 @@ def replay(
     detail: Annotated[
         list[str] | None, typer.Option("--detail", metavar="TABLE", help="Keep a detail table too: steps.")
     ] = None,
+    simulator: Annotated[
+        str,
+        typer.Option(
+            "--simulator",
+            metavar="FORM",
+            help="Of the engine: fast, or step, its readable form; the same result.",
+        ),
+    ] = "fast",
     name: Annotated[str, typer.Option("--name", help="Name of the execution in its bundle.")] = "replay",
     analysis: Annotated[
         bool,
@@ -95,7 +104,13 @@ def replay(
     made = Plan.read(plan) if plan is not None else dag(show(work_digest(bundle.trace)))
     with progress("replaying", quiet=json_output) as update:
         execution = run(
-            bundle.trace, made, chosen, analysis=analysis, detail=_detail(detail or []), progress=update
+            bundle.trace,
+            made,
+            chosen,
+            analysis=analysis,
+            detail=_detail(detail or []),
+            simulator=_simulator(simulator),
+            progress=update,
         )
     write_bundle(output, executions={name: execution}, overwrite=force)
     value: dict[str, Any] = {
@@ -150,6 +165,17 @@ def _text(value: dict[str, Any]) -> "list[RenderableType]":
         lines.append(f"[red]{value['unfinished']} operations could never be released[/red]")
     lines.append(f"written to {escape(value['output'])}#{escape(value['name'])}")
     return lines
+
+
+def _simulator(asked: str) -> "Simulator":
+    forms: dict[str, Simulator] = {"fast": "fast", "step": "step"}
+    if asked not in forms:
+        raise UsageError(
+            f"--simulator {asked[:40]}: no such form",
+            code="replay.simulator",
+            hint=f"one of {', '.join(forms)}",
+        )
+    return forms[asked]
 
 
 def _detail(asked: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from semtrace.engine.fast.backend import FastEngine
 from semtrace.engine.log import Detail
 from semtrace.engine.prepared import Prepared
 from semtrace.engine.step import StepEngine
@@ -20,4 +21,7 @@ def engine(setup: Setup) -> Backend | Simulation:
         ReplayError: counts of the trace are not known or contradict each other.
     """
     prepared = Prepared.of(setup.trace, setup.scenario.backend.settings, setup.copies, setup.scenario.salt)
-    return StepEngine(prepared, Detail(steps="steps" in setup.detail))
+    steps = "steps" in setup.detail
+    if setup.simulator == "fast":
+        return FastEngine(prepared, setup.copies, steps=steps)
+    return StepEngine(prepared, Detail(steps=steps))

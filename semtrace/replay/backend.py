@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from semtrace.replay.scenario import Scenario
 
 
+Simulator = Literal["fast", "step"]
+
+
 @dataclass(frozen=True)
 class Setup:
     """What a backend is made for.
@@ -30,12 +33,14 @@ class Setup:
         scenario: the scenario, settled.
         copies: its instances.
         detail: the detail tables to keep.
+        simulator: which of two equal forms runs a simulated engine: compiled, or step by step.
     """
 
     trace: Trace
     scenario: Scenario
     copies: Instances
     detail: frozenset[str] = frozenset()
+    simulator: Simulator = "fast"
 
 
 class Request(NamedTuple):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from semtrace.graph.plan import Plan
     from semtrace.records.trace import Trace
     from semtrace.replay.arrivals import Instances
-    from semtrace.replay.backend import Backend, Ran
+    from semtrace.replay.backend import Backend, Ran, Simulator
     from semtrace.replay.scenario import Scenario
 
 
@@ -86,6 +86,7 @@ def replay(
     *,
     analysis: bool = False,
     detail: Iterable[str] = (),
+    simulator: Simulator = "fast",
     progress: Callable[[int, int], None] | None = None,
 ) -> Execution:
     """Replay a trace under a plan in a scenario, on a virtual clock.
@@ -96,6 +97,7 @@ def replay(
         scenario: the scenario.
         analysis: allow a plan that drops recorded edges (`work-only`); the execution says so and no audit passes it.
         detail: the detail tables to keep, of `DETAIL`; a backend keeps those that it has.
+        simulator: of a simulated engine, the compiled form or the readable one; they leave the same execution.
         progress: called with (operations done, operations in all) now and then.
 
     Returns:
@@ -133,7 +135,7 @@ def replay(
     refuse("the plan is not legal", against, code="plan.illegal")
     scenario = settle(trace, scenario)
     copies = instances(trace, scenario)
-    backend = BACKENDS[scenario.backend.name](Setup(trace, scenario, copies, frozenset(detail)))
+    backend = BACKENDS[scenario.backend.name](Setup(trace, scenario, copies, frozenset(detail), simulator))
     if scenario.mode not in backend.modes:
         raise UnsupportedError(
             f"backend {scenario.backend.name} cannot hold mode {scenario.mode}",
