@@ -22,6 +22,7 @@ def engine(setup: Setup) -> Backend | Simulation:
     """
     prepared = Prepared.of(setup.trace, setup.scenario.backend.settings, setup.copies, setup.scenario.salt)
     steps = "steps" in setup.detail
-    if setup.simulator == "fast":
+    compiled = setup.simulator == "fast" and not prepared.settings.scheduler.asynchronous
+    if compiled:
         return FastEngine(prepared, setup.copies, steps=steps)
     return StepEngine(prepared, Detail(steps=steps))

@@ -40,7 +40,12 @@ def run(short: dict[str, Any]) -> tuple[Any, dict[str, int]]:
         {"backend": {"name": "engine", "settings": engine(short["engine"])}, **short.get("scenario", {})},
         path="scenario",
     )
-    return replay(made.trace, dag(made.work), scenario, detail=["steps"]), made.rows
+    plan = dag(made.work)
+    fast = replay(made.trace, plan, scenario, detail=["steps"])
+    step = replay(made.trace, plan, scenario, detail=["steps"], simulator="step")
+    for table in ("instances", "events", "steps", "step_runs"):
+        assert fast[table].data.equals(step[table].data), f"the two forms of the engine differ in {table}"
+    return step, made.rows
 
 
 def columns(table: Any, names: tuple[str, ...], row: int) -> list[int | None]:
