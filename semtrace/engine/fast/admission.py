@@ -105,15 +105,15 @@ def hold(s: Numbers, b: Numbers, server: int, slot: int, tokens: int) -> None:
     size = s[BLOCK_SIZE]
     table = s[slot + TABLE]
     held = s[slot + HELD]
+    key = s[slot + KEY]
+    found = s[slot + FOUND_SALTED]
+    full = tokens // size if s[CACHING] else 0
+    for index in range(s[slot + BASE] // size, min(held, full)):
+        register(s, b, b[table + index], found + b[key + index])
     needed = -(-tokens // size)
     if needed > held:
-        take(s, b, server, table + held, needed - held)
+        take(s, b, server, table + held, needed - held, full - held, key + held, found)
         s[slot + HELD] = needed
-    if s[CACHING]:
-        key = s[slot + KEY]
-        found = s[slot + FOUND_SALTED]
-        for index in range(s[slot + BASE] // size, tokens // size):
-            register(b, b[table + index], found + b[key + index])
 
 
 def compute(s: Numbers, server: int, slot: int, tokens: int) -> None:

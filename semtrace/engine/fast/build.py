@@ -54,7 +54,7 @@ class State:
     """
 
     s: Integers
-    b: NDArray[np.int32]
+    b: NDArray[np.uint32]
     f: NDArray[np.float64]
     events: int
     instances: int
@@ -112,6 +112,7 @@ def build(
     slots = max(min(scheduler.max_num_seqs, settings.blocks - 1, requests), 1)
     blocks = _Regions(at.BLOCK_RECORD)
     pools = blocks.add(servers * settings.blocks * at.BLOCK_RECORD)
+    twins = blocks.add(servers * settings.blocks * 2)
     found = blocks.add(servers * key_count)
     if blocks.end > _MOST or key_count > _MOST or settings.blocks * size > _MOST * at.BLOCK_RECORD:
         raise UsageError(
@@ -122,7 +123,7 @@ def build(
         )
     tables = blocks.add(servers * slots * widest)
     key0 = blocks.add(len(keys))
-    b = np.zeros(blocks.end, dtype=np.int32)
+    b = np.zeros(blocks.end, dtype=np.uint32)
     b[key0 : key0 + len(keys)] = keys
 
     # Where everything begins in `s`.
@@ -162,6 +163,7 @@ def build(
 
     head = {
         at.SERVERS: servers,
+        at.TWINS: twins - pools // 2,
         at.BLOCK_SIZE: size,
         at.MOST_REQUESTS: scheduler.max_num_seqs,
         at.MOST_TOKENS: scheduler.max_num_batched_tokens,

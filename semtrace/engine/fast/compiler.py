@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MODULES = (heap, pool, queue, release, wheel, runs, admission, scheduler, loop)
 _ARRAYS = {
     "s": "int64[::1]",
-    "b": "int32[::1]",
+    "b": "uint32[::1]",
     "f": "float64[::1]",
     "ints": "int64[::1]",
     "floats": "float64[::1]",

@@ -1,6 +1,6 @@
 """Where everything of a run lies: the whole state is two arrays, so that compiled code passes two pointers.
 
-`s` holds int64 numbers, `b` int32 ones: blocks, keys and what refers to them. In plain Python both may be lists. Both
+`s` holds int64 numbers, `b` uint32 ones: blocks, keys and what refers to them. In plain Python both may be lists. Both
 are divided into regions of records; a record is named by where it begins, and a field is a small number to add to that.
 0 names no record: both arrays begin with something else. All names of fields and regions are here.
 """
@@ -78,6 +78,7 @@ STEP_ROOM: Final = 53
 RUN_ROOM: Final = 54
 STATIC: Final = 55
 BY_SERVICE: Final = 56
+TWINS: Final = 57
 HEAD_SIZE: Final = 64
 
 # An event: an operation of an instance.
@@ -213,14 +214,14 @@ BUCKET_SIZE: Final = 4
 ENTRY_SIZE: Final = 2
 ADMISSION_BITS: Final = 31
 
-# A block, in `b`. The null block is the head of the free queue; `FOUND` of a server begins its table of keys.
+# A block, in `b`: four to a cache line. The null block is the head of the free queue. `ENTRY` is 0, or twice the place of the
+# block's key in the server's table, which begins at `FOUND`; plus 1 if other blocks had that key too: then, at `TWINS` plus
+# half the block's place, the next and the previous block of that key are named.
 FREE_NEXT: Final = 0
 FREE_PREVIOUS: Final = 1
 ENTRY: Final = 2
 HOLDERS: Final = 3
-SAME_NEXT: Final = 4
-SAME_PREVIOUS: Final = 5
-BLOCK_RECORD: Final = 8
+BLOCK_RECORD: Final = 4
 
 # Rows of the logs.
 STEP_ROW: Final = 7

@@ -35,7 +35,7 @@ from semtrace.engine.fast.layout import (
     TABLE,
     WHEEL,
 )
-from semtrace.engine.fast.pool import register, take
+from semtrace.engine.fast.pool import register, take_one
 
 if TYPE_CHECKING:
     from semtrace.engine.fast.numbers import Numbers
@@ -124,7 +124,7 @@ def turn(s: Numbers, b: Numbers, server: int, steps: int) -> None:
         slot = s[wheel + phase * BUCKET_SIZE + BUCKET_FIRST]
         while slot != 0:
             held = s[slot + HELD]
-            take(s, b, server, s[slot + TABLE] + held, 1)
+            take_one(s, b, server, s[slot + TABLE] + held)
             s[slot + HELD] = held + 1
             slot = s[slot + PHASE_NEXT]
         phase = phase - 1 if phase > 0 else size - 1
@@ -132,7 +132,7 @@ def turn(s: Numbers, b: Numbers, server: int, steps: int) -> None:
             slot = s[wheel + phase * BUCKET_SIZE + BUCKET_FIRST]
             while slot != 0:
                 last = s[slot + HELD] - 1
-                register(b, b[s[slot + TABLE] + last], s[slot + FOUND_SALTED] + b[s[slot + KEY] + last])
+                register(s, b, b[s[slot + TABLE] + last], s[slot + FOUND_SALTED] + b[s[slot + KEY] + last])
                 slot = s[slot + PHASE_NEXT]
     s[server + PHASE_NOW] = phase
     s[server + STEPS] += steps
