@@ -78,6 +78,7 @@ class Server:
         in_flight: steps scheduled and not computed yet, the oldest first.
         busy_until_ns: when the last of them ends.
         steps: steps scheduled so far.
+        stalled: whether there was nothing to schedule beside the step in flight: it tries again when that ends.
     """
 
     index: int
@@ -85,6 +86,7 @@ class Server:
     in_flight: deque[InFlight] = field(default_factory=deque)
     busy_until_ns: int = 0
     steps: int = 0
+    stalled: bool = False
 
     @property
     def load(self) -> int:
@@ -116,6 +118,7 @@ class StepEngine:
         self._lives: dict[int, Life] = {}
         self._log = Log(detail)
         self._attained = [0] * len(prepared.group)
+        self._taken = 0
 
     def facts(self) -> BackendFacts:
         """Name, and the whole engine document."""
@@ -142,7 +145,9 @@ class StepEngine:
             self._take(now_ns, released)
         self._arrived.clear()
         for server in self._servers:
-            while len(server.in_flight) < self._depth and self._begin(server, now_ns):
+            while (
+                len(server.in_flight) < self._depth and not server.stalled and self._begin(server, now_ns)
+            ):
                 pass
 
     def next_ns(self) -> int | None:
@@ -176,8 +181,9 @@ class StepEngine:
             max(prepared.output_tokens(released.operation), 1),
             prepared.keys(released.instance, released.operation),
             prepared.priority(released.operation, self._attained[released.instance]),
-            now_ns,
+            self._taken,
         )
+        self._taken += 1
         server = self._router.choose(prepared.sticky(released.instance, released.operation), request)
         server.scheduler.add(request)
         self._lives[released.event] = Life(
@@ -190,6 +196,7 @@ class StepEngine:
         for request in step.preempted:
             self._lives[request.id].preempted_at = now_ns
         if not step.entries:
+            server.stalled = bool(server.in_flight)
             # With nothing in flight either, the preempted one can be admitted at once.
             return bool(step.preempted) and not server.in_flight
         start = max(now_ns, server.busy_until_ns)
@@ -224,6 +231,7 @@ class StepEngine:
 
     def _finish(self, server: Server, computed: InFlight, found: list[Report]) -> None:
         """A step is computed: first tokens, and what ended with it."""
+        server.stalled = False
         ended = server.scheduler.update(computed.step)
         ends = {request.id for request in ended}
         for entry in computed.step.entries:
