@@ -16,6 +16,7 @@ from semtrace.replay.ideal import IdealSettings
 from semtrace.replay.scenario import Scenario
 from semtrace.store.manifest import Manifest
 from semtrace.stream.exchange import StreamFacts
+from semtrace.sweep.document import SweepDocument
 from semtrace.transform.lineage import Step
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ DOCUMENTS = {
         also_required=("kind",),
         not_said="The points of each axis ascend from 0; `ns` has a time for each combination of them, each from 1 to 2^53 - 1.",
     ),
+    "sweep": Published(SweepDocument, "Sweep: a grid of replays (`semtrace sweep`)"),
     "lineage-step": Published(Step, "An entry of the lineage (lineage.md)"),
     "stream-facts": Published(StreamFacts, "Facts of an exchange stream (stream.md)"),
 }

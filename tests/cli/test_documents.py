@@ -46,6 +46,13 @@ def test_the_readme_shows_the_commands_of_the_main_job():
     assert {"import", "info", "check", "show", "plan", "replay", "audit", "measure", "compare"} <= named
 
 
+def test_every_command_stands_on_a_page():
+    told = "".join(page.read_text() for page in TYPED)
+    names = re.findall(r"^│ ([a-z]+) ", run("--help").out, re.MULTILINE)
+    assert len(names) > 20
+    assert [name for name in names if not re.search(rf"semtrace {name}\b|`{name}\b", told)] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_links_lead_somewhere(page):
     prose = re.sub(r"```.*?```|^ {4,}[^\n]*$|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -62,7 +62,7 @@ def values_of(kind: Any, bounds: tuple[Any, ...] = ()) -> st.SearchStrategy[Any]
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin in {Union, types.UnionType}:
-        return st.one_of([values_of(each) for each in arguments])
+        return st.one_of([values_of(each, bounds) for each in arguments])
     if origin is list:
         least = max(
             [bound.min_length for bound in bounds if isinstance(bound, annotated_types.MinLen)], default=0
