@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow.compute as pc
 
 from semtrace.check.finding import Finding, found
 from semtrace.check.rules import Rule, rule
 from semtrace.check.segments import BLOCK_ID_BYTES, TOKEN_ID_BYTES
 from semtrace.records.columns import NULL
+from semtrace.records.compute import matches
 from semtrace.records.enums import Availability, ContentLevel
 from semtrace.records.media import BLOCK_IDS_TYPE, JSON_TYPE, TOKEN_IDS_TYPE, content_level
 
@@ -64,10 +64,9 @@ def artifacts_once(view: TraceView) -> Iterator[Finding]:
 def media_types_formed(view: TraceView) -> Iterator[Finding]:
     """A media type is written as one."""
     array = view.array("artifacts", "media_type")
-    formed = pc.match_substring_regex(array, _MEDIA_TYPE)
     yield from found(
         "ST-ART-002",
-        ~formed.to_numpy(zero_copy_only=False),
+        ~matches(array, _MEDIA_TYPE),
         lambda row: f"{array[row].as_py()!r} is not a media type",
         table="artifacts",
         column="media_type",

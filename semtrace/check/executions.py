@@ -171,7 +171,9 @@ def computed_what_was_not_cached(view: ExecutionView) -> Iterator[Finding]:
     yield from found(
         "ST-EXE-018",
         known & (computed < prompt - saved),
-        lambda row: f"{computed[row]} tokens computed of a prompt of {prompt[row]}, {saved[row]} of it there before",
+        lambda row: (
+            f"{computed[row]} tokens computed of a prompt of {prompt[row]}, {saved[row]} of it there before"
+        ),
         table="events",
         column="computed_prompt_tokens",
     )

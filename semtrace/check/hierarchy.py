@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow.compute as pc
 
 from semtrace.check.finding import Finding, found
 from semtrace.check.rules import Rule, rule
 from semtrace.records.columns import NULL
+from semtrace.records.compute import matches
 from semtrace.records.enums import EntityKind, StageTemplate
 
 if TYPE_CHECKING:
@@ -97,10 +97,9 @@ def template_extensions(view: TraceView) -> Iterator[Finding]:
     message = "has a template of the standard and an extension too"
     yield from found("ST-STAGE-003", wrong, message, table="stages", column="template_extension")
     array = view.array("stages", "template_extension")
-    spaced = pc.fill_null(pc.match_substring_regex(array, "^[^/]+/.+$"), True)
     yield from found(
         "ST-STAGE-004",
-        ~spaced.to_numpy(zero_copy_only=False),
+        ~matches(array, "^[^/]+/.+$"),
         lambda row: f"{array[row].as_py()!r} has no namespace",
         table="stages",
         column="template_extension",
@@ -154,10 +153,9 @@ def annotations_in_place(view: TraceView) -> Iterator[Finding]:
     if not view.rows("annotations"):
         return
     keys = view.array("annotations", "key")
-    spaced = pc.match_substring_regex(keys, "^[^/]+/.+$").to_numpy(zero_copy_only=False)
     yield from found(
         "ST-ANN-001",
-        ~spaced,
+        ~matches(keys, "^[^/]+/.+$"),
         lambda row: f"the key {keys[row].as_py()!r} has no namespace",
         table="annotations",
         column="key",

@@ -10,6 +10,7 @@ import numpy as np
 from semtrace.blocks import blocks
 from semtrace.check.holders import holders
 from semtrace.records.columns import NULL
+from semtrace.records.compute import compare, distinct
 from semtrace.records.trace import group_offsets
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ class TraceView(TableView):
     @cached_property
     def media_codes(self) -> tuple[NDArray[np.int64], list[str]]:
         """The media type of each artifact as a position in a list of types, and the list."""
-        encoded = self.array("artifacts", "media_type").dictionary_encode()
-        return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+        codes, types = distinct(self.array("artifacts", "media_type"))
+        return codes.to_numpy(zero_copy_only=False).astype(np.int64), types.to_pylist()
 
     def has_media_type(self, media_type: str) -> NDArray[np.bool_]:
         """Which artifacts have a media type."""
@@ -180,14 +181,12 @@ def descents(values: NDArray[Any]) -> NDArray[np.int64]:
 
 def sorts_before(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
     """The rows that sort before the row above them, by these columns without nulls; text by its UTF-8 bytes."""
-    import pyarrow.compute as pc
-
     rows = len(columns[0])
     wrong, equal = np.zeros(max(rows - 1, 0), dtype=np.bool_), np.ones(max(rows - 1, 0), dtype=np.bool_)
     for column in columns:
         above, below = column.slice(0, len(wrong)), column.slice(1)
-        wrong |= equal & pc.less(below, above).to_numpy(zero_copy_only=False)
-        equal &= pc.equal(below, above).to_numpy(zero_copy_only=False)
+        wrong |= equal & compare("less", below, above)
+        equal &= compare("equal", below, above)
     return np.flatnonzero(wrong) + 1
 
 

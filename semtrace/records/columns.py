@@ -20,6 +20,20 @@ NULL: Final = -1
 """What stands for null where a nullable integer column is read as NumPy integers."""
 
 
+def validity(array: pa.Array) -> NDArray[np.bool_]:
+    """Which values of an array are not null."""
+    bits = array.buffers()[0]
+    if bits is None or not array.null_count:
+        return np.ones(len(array), dtype=np.bool_)
+    if pa.types.is_null(array.type):
+        return np.zeros(len(array), dtype=np.bool_)
+    first = array.offset // 8
+    packed = np.frombuffer(bits, dtype=np.uint8, offset=first)
+    start = array.offset - 8 * first
+    flags = np.unpackbits(packed, count=start + len(array), bitorder="little")
+    return flags[start:].view(np.bool_)
+
+
 class Columns:
     """The rows of one table.
 
@@ -118,10 +132,7 @@ class Columns:
     def known(self, name: str, rows: slice = slice(None)) -> NDArray[np.bool_]:
         """Which rows have a value in the column; of all rows, or of a stretch of them."""
         array = self.array(name)[rows]
-        if not array.null_count:
-            return np.ones(len(array), dtype=np.bool_)
-        mask: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
-        return mask
+        return validity(array)
 
     def strings(self, name: str) -> list[str | None]:
         """The column as Python strings, None where it is null."""

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self
 
 import rfc8785
-import yaml
 from blake3 import blake3
 from pydantic import (
     AfterValidator,
@@ -42,8 +40,6 @@ DOCUMENT_LIMIT = 64 * 1024 * 1024
 """Largest document read, in bytes."""
 YAML_LIMIT = 1024 * 1024
 """Largest document read as YAML, in bytes: reading YAML takes a hundred times the time of reading JSON."""
-YAML_DEPTH = 100
-"""Deepest nesting of a document read as YAML."""
 
 _DIGITS = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
@@ -232,13 +228,17 @@ def read_values(path: Path) -> object:
         ) from error
     try:
         if is_json:
-            return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=_integer)
-        return _read_yaml(text)
-    except _NotAllowedError as error:
+            return json.loads(
+                text, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=integer_of
+            )
+        from semtrace.records.yaml_values import read_yaml
+
+        return read_yaml(text)
+    except NotAllowedError as error:
         raise DocumentError(
             " ".join(str(error).split()), code="document.syntax", path=str(path), requirement="ST-DOC-003"
         ) from error
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DocumentError(
             f"neither YAML nor JSON: {' '.join(str(error).split())}", code="document.syntax", path=str(path)
         ) from error
@@ -271,85 +271,28 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a FIFO without a writer would block
 
 
-class _NotAllowedError(ValueError):
+class NotAllowedError(ValueError):
     """YAML or JSON, but with something that a document must not have (ST-DOC-003)."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise _NotAllowedError("a key stands twice in one object")
+        raise NotAllowedError("a key stands twice in one object")
     return made
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise _NotAllowedError(f"{name} is not JSON")
+    raise NotAllowedError(f"{name} is not JSON")
 
 
-def _integer(digits: str) -> int:
+def integer_of(digits: str) -> int:
+    """The integer that digits spell, of 64 bits at most.
+
+    Raises:
+        NotAllowedError: it has more.
+    """
     value = int(digits) if len(digits) <= 20 else 1 << 64
     if not -(1 << 63) <= value < 1 << 64:
-        raise _NotAllowedError(f"{digits[:20]}… is an integer of more than 64 bits")
+        raise NotAllowedError(f"{digits[:20]}… is an integer of more than 64 bits")
     return value
-
-
-_BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TAG = "tag:yaml.org,2002:"
-_TAGS = tuple(_TAG + name for name in ("null", "bool", "int", "float", "str", "seq", "map"))
-"""What JSON has too. A date is text here, and `<<` a key like others."""
-
-
-class _Loader(_BaseLoader):  # type: ignore[misc]  # a class of Any
-    """The safe loader, refusing a key twice and values that JSON does not have."""
-
-    yaml_constructors: ClassVar = {
-        tag: made for tag, made in _BaseLoader.yaml_constructors.items() if tag in _TAGS
-    }
-    yaml_implicit_resolvers: ClassVar = {
-        first: [(tag, pattern) for tag, pattern in pairs if tag in _TAGS]
-        for first, pairs in _BaseLoader.yaml_implicit_resolvers.items()
-    }
-
-    def construct_mapping(
-        self, node: yaml.MappingNode, deep: bool = False
-    ) -> dict[Any, Any]:  # the loader's own signature
-        made: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        if len(made) != len(node.value):
-            raise _NotAllowedError(f"a key stands twice in one mapping{node.start_mark}")
-        return made
-
-    def number(self, node: yaml.ScalarNode) -> int | float:
-        """An integer of 64 bits, or a finite double."""
-        if len(node.value) > 64:
-            raise _NotAllowedError(f"{node.value[:20]}… is no number of 64 bits{node.start_mark}")
-        if node.tag == _TAG + "int":
-            value: int = self.construct_yaml_int(node)
-            return _integer(str(value))
-        number: float = self.construct_yaml_float(node)
-        if not math.isfinite(number):
-            raise _NotAllowedError(f"{node.value} is not JSON{node.start_mark}")
-        return number
-
-    def refuse(self, node: yaml.Node) -> NoReturn:
-        """No tag but JSON's."""
-        raise _NotAllowedError(f"the tag {node.tag} is not allowed{node.start_mark}")
-
-
-_Loader.add_constructor(_TAG + "int", _Loader.number)
-_Loader.add_constructor(_TAG + "float", _Loader.number)
-_Loader.add_constructor(None, _Loader.refuse)
-
-
-def _read_yaml(text: str) -> object:
-    """The values in YAML, after a look at its events: aliases multiply, and nesting fills the stack."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_BaseLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise _NotAllowedError("aliases are not allowed")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > YAML_DEPTH:
-                raise _NotAllowedError(f"is nested more than {YAML_DEPTH} deep")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-    return yaml.load(text, Loader=_Loader)  # noqa: S506  # a subclass of the safe loader

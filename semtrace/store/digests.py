@@ -18,16 +18,17 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from blake3 import blake3
 
 from semtrace.errors import FormatError
+from semtrace.records.columns import validity
 from semtrace.records.execution_tables import EXECUTION_TABLE
 from semtrace.records.schema import Column, Level, Physical, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import pyarrow as pa
 
     from semtrace.records.columns import Columns
     from semtrace.records.execution import Execution
@@ -58,25 +59,36 @@ def column_bytes(column: Column, array: pa.Array) -> list[bytes | memoryview]:
     has_nulls = array.null_count > 0
     parts: list[bytes | memoryview] = [struct.pack("<BBQB", column.number, int(column.type), rows, has_nulls)]
     if has_nulls:
-        valid = array.is_valid()
-        parts.append(np.packbits(valid.to_numpy(zero_copy_only=False), bitorder="little").tobytes())
+        parts.append(np.packbits(validity(array), bitorder="little").tobytes())
     if column.type is Physical.STRING:
-        filled = pc.fill_null(array, "") if has_nulls else array
-        filled = pa.concat_arrays([filled])  # offsets of a slice begin at its parent's
-        lengths = pc.binary_length(filled)
-        parts.append(_fixed(lengths.cast(pa.uint32())))
-        buffer = filled.buffers()[2]
-        if buffer is not None and rows:
-            start, end = filled.offset, filled.offset + len(filled)
-            offsets = np.frombuffer(filled.buffers()[1], dtype=np.int32)
-            parts.append(memoryview(buffer)[int(offsets[start]) : int(offsets[end])])
-        return parts
+        return [*parts, *_text(array)]
     if has_nulls:
-        array = pc.fill_null(
-            array, pa.scalar(b"\0" * 32 if column.type is Physical.BYTES32 else 0, array.type)
-        )
-    parts.append(_fixed(array))
+        width = array.type.bit_width // 8
+        unit = min(width, 8)
+        values = np.frombuffer(_fixed(array), dtype=f"<u{unit}").reshape(rows, width // unit)
+        parts.append(np.where(validity(array)[:, np.newaxis], values, values.dtype.type(0)).data.cast("B"))
+    else:
+        parts.append(_fixed(array))
     return parts
+
+
+def _text(array: pa.Array) -> list[bytes | memoryview]:
+    """The lengths of strings, 0 for null, and their bytes one after the other; null slots may hold bytes too."""
+    _, offsets, data = array.buffers()
+    if offsets is None or not len(array):
+        return []
+    ends = np.frombuffer(offsets, dtype=np.int32)[array.offset : array.offset + len(array) + 1]
+    lengths = np.diff(ends).astype(np.uint32)
+    hidden = np.flatnonzero(~validity(array) & (lengths > 0))
+    lengths[hidden] = 0
+    if data is None:
+        return [lengths.data.cast("B")]
+    text, start = memoryview(data), int(ends[0])
+    parts: list[bytes | memoryview] = [lengths.data.cast("B")]
+    for row in hidden.tolist():
+        parts.append(text[start : int(ends[row])])
+        start = int(ends[row + 1])
+    return [*parts, text[start : int(ends[-1])]]
 
 
 def _fixed(array: pa.Array) -> memoryview | bytes:
