@@ -12,7 +12,7 @@ import string
 import struct
 import zipfile
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -373,7 +373,8 @@ def _check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path]) -> Non
 def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not.
 
-    A process killed at any time leaves at `path` what was there or what is new, never a part; where a directory
+    A process killed at any time, or a machine that loses its power, leaves at `path` what was there or what is new,
+    never a part; when the block has ended, the disk has what is new. Where a directory
     is replaced, which takes two renames, it can leave nothing there and the old one beside it. Of several processes
     that write to one new path at once, one wins, and the others are told that it exists.
 
@@ -385,10 +386,12 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         yield temporary
+        _settle(temporary)
         if overwrite:
             _replace(temporary, path)
         else:
             _place(temporary, path)
+        _settle_folder(path.parent)
     except FileExistsError as error:
         raise _exists(path) from error
     except OSError as error:
@@ -397,6 +400,30 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
         ) from error
     finally:
         _remove(temporary)
+
+
+def _settle(path: Path) -> None:
+    """Wait until the disk has a file, or the files of a directory and their names."""
+    if path.is_dir():
+        for folder, _, names in os.walk(path):
+            for name in names:
+                _settle(Path(folder) / name)
+            _settle_folder(Path(folder))
+        return
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _settle_folder(path: Path) -> None:
+    """Wait until the disk has the names in a folder, where the system lets one ask for that."""
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems settle files only
+            os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _exists(path: Path) -> UsageError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +104,44 @@ def test_the_old_bundle_is_whole(tmp_path, old, moment):
         assert_whole(path, "old")
     write_bundle(path, trace("next"), overwrite=True)
     assert_whole(path, "next")
+
+
+SYNCS = """
+import os, sys
+from pathlib import Path
+from semtrace.store.container import write_container
+
+seen = []
+real = os.fsync
+os.fsync = lambda handle: (seen.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle))
+place = Path.replace if sys.argv[3] == "replace" else os.link
+def placed(*names):
+    seen.append("placed")
+    return place(*names)
+if sys.argv[3] == "replace":
+    Path.replace = placed
+else:
+    os.link = placed
+    Path.rename = lambda self, target: (seen.append("placed"), os.rename(self, target))
+write_container(Path(sys.argv[1]), [("a", b"1"), ("b/c", b"2")], directory=sys.argv[2] == "directory",
+                overwrite=sys.argv[3] == "replace")
+print("\\n".join(seen))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="names of open files are read from /proc")
+@pytest.mark.parametrize("form", ["file", "directory"])
+@pytest.mark.parametrize("how", ["new", "replace"])
+def test_the_disk_has_it_all_before_it_has_the_name_and_the_name_after(tmp_path, form, how):
+    """A machine that loses its power leaves the old or the new, as a killed process does."""
+    done = subprocess.run(
+        [sys.executable, "-c", SYNCS, str(tmp_path / "out"), form, how],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seen = done.stdout.split()
+    at = seen.index("placed")
+    before = [Path(name).relative_to(tmp_path).parts[1:] for name in seen[:at]]
+    assert sorted(before) == ([()] if form == "file" else [(), ("a",), ("b",), ("b", "c")])
+    assert seen[at + 1 :] == [str(tmp_path)]
