@@ -26,7 +26,7 @@ from semtrace.graph.plan import dag
 from semtrace.records.enums import ContentLevel, EntityKind, OperationKind, Role
 from semtrace.records.media import BLOCK_IDS_TYPE, TOKEN_IDS_TYPE
 from semtrace.replay.run import replay
-from semtrace.replay.scenario import Poisson, Scenario
+from semtrace.replay.scenario import BackendChoice, Poisson, Scenario
 from semtrace.store.artifact_store import ArtifactStore
 from semtrace.store.bundle import BundleInfo, open_bundle, write_bundle
 from semtrace.store.digests import detail_digest, execution_digest, show, trace_digest, work_digest
@@ -56,6 +56,9 @@ FOLDER: Final = ROOT / "tests" / "data" / "bundles"
 CONTENTS: Final = "contents.json"
 SMALL: Final = TraceShape(tasks=2, operations=4, sessions=1, stages=1, states=1)
 STORE: Final = "store"
+COST: Final = {
+    "kind": "linear", "c0_ps": 1_000_000, "c_seq_ps": 1000, "c_prefill_ps": 1000, "c_decode_ps": 1000, "c_kv_ps": 10,
+}  # fmt: skip
 EXTRA: Final = {"example.org/colour": {"of": ["nothing", None, 1]}}
 FEATURE: Final = "example.org/colours"
 
@@ -200,13 +203,17 @@ def _least() -> BuiltTrace:
 
 
 def _everything() -> Parts:
-    """A trace with all that a trace can say, its native run and two replays, and all that a bundle can say of itself."""
+    """A trace with all that a trace can say, its native run and three replays, and all that a bundle can say of itself."""
     vector = VECTORS["annotated"]()
     trace, work = vector.trace, show(work_digest(vector.trace))
     executions = dict(VECTORS["tasks"]().executions)  # of the same work
     scenario = Scenario(copies=2, arrivals=Poisson(mean_ns=1_000_000, seed=3))
     executions["dag"] = replay(trace, dag(work), scenario)
     executions["barrier"] = replay(trace, barrier(trace, "chain"), Scenario())
+    engine = BackendChoice(name="engine", settings={"blocks": 32, "block_size": 2, "cost": COST})
+    executions["engine"] = replay(
+        trace, dag(work), Scenario(backend=engine), detail=("steps", "step_runs", "blocks"), simulator="step"
+    )
     header = executions["dag"].header
     executions["dag"] = replace(
         executions["dag"], header=header.model_validate({**header.model_dump(), **EXTRA})
