@@ -17,7 +17,7 @@ from semtrace.errors import UsageError
 from semtrace_conformance.messages import BadMessageError, Model, Phase, explain, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
 SPEC: Final = "1.0-draft"
 """The version of the standard that the suite is for."""
@@ -40,14 +40,14 @@ class Case(Model):
         budget_s: seconds that the testee has for it.
         base: the accept case of which it is a one-step mutation; the two are scored together.
         mutation: what the step is.
-        like: a case whose inputs it begins with, if it has no base, whose inputs it begins with otherwise.
+        like: a case whose inputs it begins with, if it has no base, whose inputs it begins with otherwise; of any profile.
         inputs: by name, a file or folder below `input/`.
         removed: what of the inputs that it begins with is not there any more.
         links: symbolic links among the inputs, by name, with what they point to.
         ages: in the profile store, how many seconds ago a file was last changed; ten days, where nothing is said.
         parallel: how many testees are asked at once.
         output: what a testee writes, if it writes something.
-        ask: further members of the question; a mutation is asked what its base is asked.
+        ask: further members of the question.
     """
 
     id: str = Field(pattern=r"^[a-z]+/[a-z0-9-]+$")
@@ -69,6 +69,31 @@ class Case(Model):
     parallel: int = Field(default=1, ge=1, le=16)
     output: Literal["zip", "directory"] | None = None
     ask: dict[str, Any] = Field(default_factory=dict)
+
+
+class Mutation(Model):
+    """A one-step mutation of an accept case: what is not said here is as in its base.
+
+    Attributes:
+        id: `profile/name`, which is where it lies.
+        base: the accept case that it is a mutation of.
+        mutation: what the step is, in words that follow "…, but".
+        requirements: requirements of the spec that it tests.
+        removed: what of the base's inputs is not there any more.
+        links: symbolic links among the inputs, by name, with what they point to.
+    """
+
+    id: str = Field(pattern=r"^[a-z]+/[a-z0-9-]+$")
+    base: str
+    mutation: str
+    requirements: list[str] = Field(min_length=1)
+    removed: list[str] = Field(default_factory=list)
+    links: dict[str, str] = Field(default_factory=dict)
+
+    def of(self, base: Case) -> Case:
+        """The whole case."""
+        own = self.model_dump()
+        return base.model_copy(update={**own, "title": f"{base.title}, but {self.mutation}", "like": None})
 
 
 class Expected(Model):
@@ -146,19 +171,26 @@ class Suite:
         Raises:
             UsageError: a case cannot be read, or does not lie where its id says.
         """
-        found = {}
+        found: dict[str, Case | Mutation] = {}
         for path in sorted((self.root / "cases").glob("*/*/case.json")):
-            case = _read(path, Case)
+            case = _read_case(path)
             if case.id != f"{path.parent.parent.name}/{path.parent.name}":
                 raise broken(f"the case {case.id} does not lie where its id says", path)
             found[case.id] = case
         if not found:
             raise broken("there are no cases", self.root / "cases")
-        return {name: self._asked(case, found) for name, case in found.items()}
+        return {name: self._whole(case, found) for name, case in found.items()}
 
-    def _asked(self, case: Case, cases: dict[str, Case]) -> Case:
-        base = None if case.base is None else cases.get(case.base)
-        return case if base is None else case.model_copy(update={"ask": base.ask})
+    def _whole(self, case: Case | Mutation, cases: Mapping[str, Case | Mutation]) -> Case:
+        if isinstance(case, Case):
+            return case
+        base = cases.get(case.base)
+        if not isinstance(base, Case) or case.id.split("/")[0] != base.profile:
+            raise broken(
+                f"{case.id}: its base {case.base} is no accept case of its profile",
+                self.root / "cases" / case.id,
+            )
+        return case.of(base)
 
     def expected(self, case: Case) -> Expected:
         """The expected answer to a case.
@@ -243,12 +275,28 @@ def broken(message: str, path: Path) -> UsageError:
     )
 
 
+def _read_case(path: Path) -> Case | Mutation:
+    values = _values(path)
+    if isinstance(values, dict) and "base" in values:
+        return _made(path, Mutation, values)
+    return _made(path, Case, values)
+
+
 def _read(path: Path, kind: type[M]) -> M:
+    return _made(path, kind, _values(path))
+
+
+def _values(path: Path) -> Any:
     try:
-        return kind.model_validate(parse_json(path.read_bytes()))
+        return parse_json(path.read_bytes())
     except OSError as error:
         raise broken(f"cannot be read: {error.strerror}", path) from error
     except BadMessageError as error:
         raise broken(str(error), path) from error
+
+
+def _made(path: Path, kind: type[M], values: Any) -> M:
+    try:
+        return kind.model_validate(values)
     except ValidationError as error:
         raise broken(explain(error), path) from error

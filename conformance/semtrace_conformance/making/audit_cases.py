@@ -214,16 +214,17 @@ def _presence(book: Book) -> None:
         _change(book, "clean", name, mutation, violations, run)
 
     log = rows_of("log")[1]
-    change("missing", "an event is missing", [found("ST-AUD-001")], lambda run: _rows(run).pop(log))
+    missing = [found("ST-AUD-001", [1], "instances")]  # of the task's second copy
+    change("missing", "an event is missing", missing, lambda run: _rows(run).pop(log))
     change(
         "double",
         "an event is there twice",
-        [found("ST-AUD-001")],
+        [found("ST-AUD-001", [log + 1])],
         lambda run: _rows(run).insert(log, dict(_rows(run)[log])),
     )
     x = WORK.number("x")
     change(
-        "stray", "an event is of an operation of another task", [found("ST-AUD-001")],
+        "stray", "an event is of an operation of another task", [found("ST-AUD-001", [7])],
         lambda run: _rows(run).insert(7, {**_rows(run)[rows_of("x")[0]], "instance": 0, "operation": x}),
     )  # fmt: skip
     change(
@@ -522,8 +523,10 @@ def _locked(book: Book) -> None:
 
     def run(change: Mapping[int, bytes] | None = None) -> Run:
         made = replay(WORK, plan, SCENARIO).run()
-        made.header |= {"mode": "token_locked", "work_digest": plan["work_digest"]}
-        made.header["scenario"] = {**made.header["scenario"], "mode": "token_locked"}
+        # The backend ideal yields no tokens, so the replay is another's (ST-SCN-010).
+        backend = {"name": "by hand"}
+        made.header |= {"mode": "token_locked", "work_digest": plan["work_digest"], "backend": backend}
+        made.header["scenario"] = {**made.header["scenario"], "mode": "token_locked", "backend": backend}
         ids = {}
         for at, row in enumerate(made.tables["events"]):
             operation = WORK.operations[row["operation"]]

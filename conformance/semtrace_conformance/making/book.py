@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from semtrace_conformance.making.draft import tables_file
 from semtrace_conformance.making.phases import PHASES, PROFILES, phase_of
-from semtrace_conformance.suite import SPEC, Case, Expected, Requirement, Requirements
+from semtrace_conformance.suite import SPEC, Case, Expected, Mutation, Requirement, Requirements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,7 +125,6 @@ class Book:
         case = before.case.model_copy(
             update={
                 "id": name,
-                "title": f"{before.case.title}, but {mutation}",
                 "requirements": sorted(tests or requirements),
                 "base": base,
                 "mutation": mutation,
@@ -133,7 +132,6 @@ class Book:
                     key for key, value in files.items() if value is None and key in before.files
                 ),
                 "links": dict(links or {}),
-                "ask": {},
             }
         )
         if facts is not None:
@@ -198,7 +196,7 @@ class Book:
                     update={"like": alike.case.id, "removed": sorted(set(before) - set(page.files))}
                 )
             folder = root / "cases" / case.id
-            _write(folder / "case.json", case)
+            _write(folder / "case.json", case if case.base is None else _mutation(case))
             _write(root / "expected" / f"{case.id}.json", page.expected)
             for name, content in page.files.items():
                 if before.get(name) != content:
@@ -208,18 +206,22 @@ class Book:
         _write(root / "requirements" / f"tables-{SPEC}.json", tables_file())
 
     def _alike(self, page: Page) -> Page | None:
-        """The earlier case of the profile with which a case shares most of its inputs, if that is much."""
+        """The earlier case with which a case shares most of its inputs, if that is much."""
         best, most = None, _MUCH
         for other in self.pages.values():
             if other is page:
                 break
-            if other.case.profile == page.case.profile and other.case.base is None:
+            if other.case.base is None:
                 shared = sum(
                     len(content) for name, content in page.files.items() if other.files.get(name) == content
                 )
                 if shared > most:
                     best, most = other, shared
         return best
+
+
+def _mutation(case: Case) -> Mutation:
+    return Mutation.model_validate({name: getattr(case, name) for name in Mutation.model_fields})
 
 
 def _write(path: Path, model: Model) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import yaml
 import zstandard
+from pydantic import TypeAdapter
 
 from semtrace_conformance.certificate import Certificate
 from semtrace_conformance.making.audit_cases import add_audit
@@ -27,7 +28,7 @@ from semtrace_conformance.making.store_cases import add_store
 from semtrace_conformance.making.writer_cases import add_writer
 from semtrace_conformance.messages import ANSWER, GREETING, Run, Start, Stop
 from semtrace_conformance.requirements import read_requirements
-from semtrace_conformance.suite import Case, Expected, Requirements
+from semtrace_conformance.suite import Case, Expected, Mutation, Requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,7 +93,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "run": Run.model_json_schema(),
         "answer": ANSWER.json_schema(),
         "stop": Stop.model_json_schema(),
-        "case": Case.model_json_schema(),
+        "case": TypeAdapter(Case | Mutation).json_schema(),
         "expected": Expected.model_json_schema(),
         "requirements": Requirements.model_json_schema(),
         "certificate": Certificate.model_json_schema(),
