@@ -45,13 +45,11 @@ from semtrace.engine.fast.layout import (
     PHASE_NOW,
     PREVIOUS,
     PRIORITY_ORDER,
-    RANK,
     RUN,
     RUNNING,
     STATIC,
     STEP,
     STEPS,
-    SUBMITTED,
     THRESHOLD,
     THRESHOLD_ALWAYS,
     TOKENS,
@@ -60,6 +58,7 @@ from semtrace.engine.fast.layout import (
     YIELDING,
     YIELDING_END,
 )
+from semtrace.engine.fast.queue import is_before
 from semtrace.engine.fast.release import end_event, fire, later
 from semtrace.engine.fast.runs import close, cost, decode_geometry, is_steady, log_step, plan
 from semtrace.engine.fast.wheel import empty, enter, leave, turn
@@ -119,16 +118,12 @@ def schedule_in_turn(s: Numbers, b: Numbers, server: int, first: int) -> int:
 
 
 def least(s: Numbers, server: int) -> int:
-    """Who loses its memory: the last admitted; by priority the one served last, the first admitted of equals."""
+    """Who loses its memory: the last admitted; by priority the one served last."""
     victim = s[server + LAST]
     if s[PRIORITY_ORDER]:
         slot = s[victim + PREVIOUS]
         while slot != 0:
-            mine = s[s[slot + EVENT] + RANK]
-            its = s[s[victim + EVENT] + RANK]
-            if mine > its or (
-                mine == its and s[s[slot + EVENT] + SUBMITTED] >= s[s[victim + EVENT] + SUBMITTED]
-            ):
+            if is_before(s, s[victim + EVENT], s[slot + EVENT]):
                 victim = slot
             slot = s[slot + PREVIOUS]
     return victim
