@@ -18,6 +18,7 @@ COMMANDS: Final[dict[str, str]] = {
     "measure": "results:measure",
     "compare": "results:compare",
     "calibrate": "calibrate:calibrate",
+    "engines": "engines:engines",
     "sweep": "sweeps:sweep",
     "pack": "bundles:pack",
     "unpack": "bundles:unpack",

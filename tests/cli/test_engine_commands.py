@@ -1,0 +1,85 @@
+"""The commands of the simulated engine: `engines`, and `replay` with an engine of the user's."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.conftest import run
+from semtrace.engine.document import ready_documents
+from semtrace.store.bundle import write_bundle
+from support.graphs import graph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MADE = graph(
+    {
+        "operations": [
+            {"name": "a", "kind": "llm", "prompt": 40, "output": 20},
+            {"name": "b", "kind": "llm", "prompt": 40, "output": 20, "after": ["a"]},
+        ]
+    }
+)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    write_bundle(tmp_path / "t.semtrace", trace=MADE.trace)
+    return str(tmp_path / "t.semtrace")
+
+
+def test_engines():
+    told = run("engines")
+    assert told.code == 0
+    assert all(name in told.out for name in ready_documents())
+    rows = json.loads(run("engines", "--json").out)["engines"]
+    assert {row["name"] for row in rows} == set(ready_documents())
+
+
+def test_an_engine_printed_is_one_to_change(trace: str, tmp_path: Path):
+    printed = run("engines", "qwen3-8b-a100")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(printed.out.replace("name: qwen3-8b-a100", "name: mine"), "utf-8")
+    out = str(tmp_path / "e.semtrace")
+    told = json.loads(run("replay", trace, "-o", out, "--engine", str(mine), "--json").out)
+    assert told["backend"]["settings"]["name"] == "mine"
+    ready = json.loads(run("replay", trace, "-o", out, "--force", "--engine", "qwen3-8b-a100", "--json").out)
+    assert told["execution_digest"] == ready["execution_digest"]
+
+
+def test_both_forms_leave_the_same_execution(trace: str, tmp_path: Path):
+    digests = set()
+    for form in ("fast", "step"):
+        told = run(
+            "replay", trace, "-o", str(tmp_path / f"{form}.semtrace"), "--backend", "engine", "--copies", "5",
+            "--set", "kv_tokens=160", "--set", "scheduler.watermark=0.05", "--set", "scheduler.prefix_caching=false",
+            "--detail", "steps", "--simulator", form, "--json",
+        )  # fmt: skip
+        assert told.code == 0
+        digests.add(json.loads(told.out)["execution_digest"])
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--engine", "qwen3-8b-a10"], "did you mean 'qwen3-8b-a100'?"),
+        (["--engine", "nothing.yaml"], "nothing.yaml"),
+        (["--backend", "engine", "--set", "schedular.max_num_seqs=3"], "did you mean 'scheduler'?"),
+        (["--backend", "engine", "--set", "scheduler.max_num_seqs=many"], "scheduler.max_num_seqs"),
+        (["--backend", "engine", "--set", "servers.count=1"], "servers"),
+        (["--backend", "engine", "--set", "kv_tokens=32"], "no server holds it"),
+        (["--backend", "ideal", "--engine", "qwen3-8b-a100"], "--engine does not go with backend ideal"),
+        (["--backend", "engine", "--simulator", "slow"], "fast, step"),
+        (["--backend", "engine", "--detail", "stepz"], "steps"),
+    ],
+)
+def test_wrong_engines(trace: str, tmp_path: Path, words: list[str], says: str):
+    told = run("replay", trace, "-o", str(tmp_path / "e.semtrace"), *words)
+    assert told.code in (1, 2)
+    assert says in " ".join(told.err.split())
+    assert "Traceback" not in told.err
+    assert not (tmp_path / "e.semtrace").exists()
