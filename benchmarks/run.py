@@ -1,6 +1,6 @@
 """All benchmarks, ours and the peers' in one run: `make bench`. Writes build/bench.json and prints the ratios.
 
-python benchmarks/run.py [--operations N] [--runs N] [--no-peers]
+python benchmarks/run.py [--operations N] [--runs N] [--tenfold] [--no-peers]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import command_line
 import inference_perf
+import simulation
 import trace_steps
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,13 +24,19 @@ def main() -> None:
     options.add_argument("--operations", type=int, default=1_000_000, help="operations of the large trace")
     options.add_argument("--runs", type=int, default=5, help="runs of each figure")
     options.add_argument(
+        "--tenfold",
+        action="store_true",
+        help="also a trace ten times as large, once: minutes, and 20 GB of memory",
+    )
+    options.add_argument(
         "--no-peers", action="store_true", help="leave the peers out; they are written as not run"
     )
     chosen = options.parse_args()
     folder = OUT / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     results = command_line.run(folder, chosen.runs)
-    results.update(trace_steps.run(folder, chosen.operations, chosen.runs))
+    results.update(trace_steps.run(folder, chosen.operations, chosen.runs, tenfold=chosen.tenfold))
+    results.update(simulation.run(folder, ROOT, chosen.runs, peers=not chosen.no_peers))
     check = results["trace.check_1e6"]
     if chosen.no_peers:
         check.peer_note = "inference-perf not run: peers were left out"

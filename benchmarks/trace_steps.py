@@ -10,12 +10,11 @@ import resource
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from results import Result, median
 
-if TYPE_CHECKING:
-    from pathlib import Path
+STEPS = ("open", "check", "digest", "plan", "ready")
 
 
 def steps(path: str) -> dict[str, float]:
@@ -50,42 +49,60 @@ def steps(path: str) -> dict[str, float]:
     )
     assert times.ready_ns.min() == 0
     marks.append(time.perf_counter())
-    names = ("open", "check", "digest", "plan", "ready")
-    taken = {name: end - start for name, start, end in zip(names, marks, marks[1:], strict=False)}
+    taken = {name: end - start for name, start, end in zip(STEPS, marks, marks[1:], strict=False)}
     tables = sum(columns.data.nbytes for columns in trace.tables.values()) / 2**20
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10
     return {**taken, "total": marks[-1] - marks[0], "tables_mib": tables, "memory_mib": peak}
 
 
-def run(folder: Path, operations: int, times: int) -> dict[str, Result]:
-    """The figures `trace.open_1e6` and `trace.check_1e6`, in seconds per 10^6 operations."""
+def run(folder: Path, operations: int, times: int, *, tenfold: bool = False) -> dict[str, Result]:
+    """The figures `trace.open_1e6` and `trace.check_1e6`, in seconds per 10^6 operations.
+
+    Args:
+        folder: where the large trace is kept.
+        operations: operations of the large trace.
+        times: runs of each figure.
+        tenfold: whether a trace ten times as large is measured too, once: `trace.check_1e7`. Linear is as many
+            seconds per 10^6 operations as `trace.check_1e6` has.
+    """
+    taken = _measure(folder, operations, times)
+    results = {"trace.open_1e6": _result(taken, operations, "open")}
+    results["trace.check_1e6"] = _result(taken, operations, "total")
+    if tenfold:
+        results["trace.check_1e7"] = _result(_measure(folder, 10 * operations, 1), 10 * operations, "total")
+    return results
+
+
+def _measure(folder: Path, operations: int, times: int) -> list[dict[str, float]]:
+    """The steps on a trace of so many operations, each time in a process of its own."""
+    path = folder / f"large-{operations}.semtrace"
+    if not path.exists():
+        make = f"from pathlib import Path; from trace_steps import write; write(Path({str(path)!r}), {operations})"
+        subprocess.run([sys.executable, "-c", make], cwd=Path(__file__).parent, check=True)
+    command = [sys.executable, __file__, str(path)]
+    return [
+        json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) for _ in range(times)
+    ]
+
+
+def write(path: Path, operations: int) -> None:
+    """Write the bundle of a large trace."""
     from large_trace import large_trace
     from semtrace.store.bundle import write_bundle
 
-    path = folder / f"large-{operations}.semtrace"
-    if not path.exists():
-        write_bundle(path, large_trace(operations))
-    command = [sys.executable, __file__, str(path)]
-    taken = [
-        json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) for _ in range(times)
-    ]
+    write_bundle(path, large_trace(operations))
+
+
+def _result(taken: list[dict[str, float]], operations: int, name: str) -> Result:
     scale = 1_000_000 / operations
+    seconds = [one[name] * scale for one in taken]
     facts = {
         "operations": operations,
-        **{
-            name: median([one[name] for one in taken]) * scale
-            for name in ("open", "check", "digest", "plan", "ready")
-        },
+        **{step: median([one[step] for one in taken]) * scale for step in STEPS},
         "tables_mib": taken[0]["tables_mib"],
         "memory_over_tables": median([one["memory_mib"] / one["tables_mib"] for one in taken]),
-        "bundle_mib": path.stat().st_size / 2**20,
     }
-
-    def result(name: str) -> Result:
-        seconds = [one[name] * scale for one in taken]
-        return Result(median(seconds), "s per 10^6 operations", seconds, facts=facts)
-
-    return {"trace.open_1e6": result("open"), "trace.check_1e6": result("total")}
+    return Result(median(seconds), "s per 10^6 operations", seconds, facts=facts)
 
 
 if __name__ == "__main__":
