@@ -49,6 +49,12 @@ test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.ins
 		--build-constraints tests/integration/overrides-metagpt.txt -r $<
 	touch $@
 
+# Dynamo's offline replay: the peer of the simulation benchmarks, which make this themselves; no test needs it.
+.venvs/dynamo/.installed: benchmarks/requirements-dynamo.txt
+	$(PYTHON) -m venv .venvs/dynamo
+	.venvs/dynamo/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
+
 .venvs/vllm/.installed: tests/integration/requirements-vllm.txt
 	$(PYTHON) -m venv .venvs/vllm
 	.venvs/vllm/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile -r $<

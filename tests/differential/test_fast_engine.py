@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semtrace.engine.fast import admission, loop, queue, runs, scheduler, simulate
+from semtrace.engine.fast.layout import LAST
 from semtrace.engine.settings import EngineSettings, SchedulerSettings
 from support.engine_cases import (
     difference,
@@ -56,6 +58,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "run", checked)
 
 
+@functools.cache
 def a_case(seed: int) -> Case:
     rng = Random(seed)
     return random_case(rng) if seed % 3 else random_pressure_case(rng)
@@ -75,14 +78,14 @@ def values(result: Result) -> list[Any]:
     ]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.randoms(use_true_random=False))
 def test_fast_equals_step_engine(rng: Random):
     case = random_case(rng)
     assert difference(case, fast(case)) is None
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.randoms(use_true_random=False))
 def test_fast_equals_step_engine_where_memory_is_short(rng: Random):
     case = random_pressure_case(rng)
@@ -91,7 +94,7 @@ def test_fast_equals_step_engine_where_memory_is_short(rng: Random):
 
 @pytest.mark.usefixtures("guarded")
 def test_every_index_is_inside():
-    for seed in range(60):
+    for seed in range(40):
         case = a_case(seed)
         assert difference(case, fast(case)) is None
 
@@ -125,7 +128,7 @@ def test_arrays_and_lists_give_the_same(monkeypatch: pytest.MonkeyPatch):
 
 def test_compiled_and_plain_give_the_same():
     pytest.importorskip("numba")
-    for seed in range(100):
+    for seed in range(60):
         case = a_case(seed)
         assert values(fast(case, compiled=True)) == values(fast(case))
 
@@ -190,29 +193,31 @@ def endless_room(s: Any, server: int, steps: int, free: int) -> int:
     return steps if free else 0
 
 
-MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "a blocked head is looked at only when somebody ends": (
-        runs,
-        "before_watched",
-        no_watch,
-    ),
-    "memory lasts for any run": (runs, "room", endless_room),
-    "an arrival does not cut a run": (loop, "close", never_cut),
-    "a preempted request waits last": (admission, "requeue", queue.enqueue),
-    "by priority the last admitted loses its memory": (scheduler, "least", lambda s, server: s[server + 4]),
+def last_admitted(s: Any, server: int) -> int:
+    return s[server + LAST]
+
+
+MUTANTS: dict[str, tuple[Any, str, Callable[..., Any], tuple[int, ...]]] = {
+    "a blocked head is looked at only when somebody ends": (runs, "before_watched", no_watch, (68, 195, 519)),
+    "memory lasts for any run": (runs, "room", endless_room, (3, 9, 18)),
+    "an arrival does not cut a run": (loop, "close", never_cut, (0, 3, 6)),
+    "a preempted request waits last": (admission, "requeue", queue.enqueue, (42, 147, 285)),
+    "by priority the last admitted loses its memory": (scheduler, "least", last_admitted, (3, 16, 58)),
 }
+"""What is wrong, and seeds of `random_pressure_case` that have shown it."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutants_are_caught(mutant: str, monkeypatch: pytest.MonkeyPatch):
-    module, name, wrong = MUTANTS[mutant]
+    module, name, wrong, seeds = MUTANTS[mutant]
+    cases = [random_pressure_case(Random(seed)) for seed in seeds]
+    assert [difference(case, fast(case)) for case in cases] == [None] * len(cases)
     monkeypatch.setattr(module, name, wrong)
-    for seed in range(600):
-        case = a_case(seed)
+    for case in cases:
         try:
             if difference(case, fast(case)) is not None:
                 return
-        except Exception:  # noqa: BLE001 - a wrong engine may fail in any way
+        except (IndexError, ValueError):  # a wrong engine may get lost, or log what no table takes
             return
     pytest.fail("no case tells")
 

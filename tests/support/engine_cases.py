@@ -10,7 +10,7 @@ import numpy as np
 from semtrace.engine.document import EngineDocument, cost_of, parse_engine
 from semtrace.engine.fast.simulate import Program, simulate
 from semtrace.engine.log import Detail, detail_tables
-from semtrace.engine.prepared import PLAS, Prepared
+from semtrace.engine.prepared import CRITICAL_PATH, PLAS, Prepared
 from semtrace.engine.settings import EngineSettings, SchedulerSettings
 from semtrace.engine.step import StepEngine
 from semtrace.engine.work import Work
@@ -203,12 +203,16 @@ def random_pressure_case(rng: Random) -> Case:
     widest = max(-(-len(string) // size) for _, string, _ in requests)
     held = sum(-(-prompt // size) for _, _, prompt in requests)
     scheduler = SchedulerSettings(
+        order=rng.choice(("fcfs", "fcfs", "priority")),
         max_num_batched_tokens=rng.choice((64, 200)),
         chunked_prefill=rng.random() < 0.8,
         reserve_full_isl=rng.random() < 0.8,
         watermark_blocks=rng.choice((0, 0, 1)),
     )
-    return single_requests(requests, EngineSettings(scheduler, widest + 1 + rng.randint(0, held), size))
+    case = single_requests(requests, EngineSettings(scheduler, widest + 1 + rng.randint(0, held), size))
+    ranks = [rng.randint(-1, 1) for _ in requests]
+    case.prepared.__dict__.update(rule=CRITICAL_PATH, rank=np.array(ranks, dtype=np.int64))
+    return case
 
 
 def prepare(
@@ -255,7 +259,7 @@ def random_case(rng: Random, *, asynchronous: bool = False) -> Case:
     group = rng.choice((copies.copy, np.arange(len(copies.task)), np.zeros(len(copies.task), dtype=np.int64)))
     prepared = prepare(trace, random_document(rng, settings), settings, work, copies, group)
     if scheduler.order == "priority":
-        rule = rng.choice((PLAS, 2))
+        rule = rng.choice((PLAS, CRITICAL_PATH))
         ranks = [rng.randint(-2, 2) for _ in range(trace.operations.rows)]
         prepared.__dict__.update(rule=rule, rank=np.array(ranks, dtype=np.int64))
     return Case(trace, resolve(trace, random_plan(rng, made)), copies, prepared)
