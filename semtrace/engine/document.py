@@ -11,6 +11,14 @@ from pydantic import Field, model_validator
 from semtrace.engine.catalog import SUFFIXES, Device, ModelShape, find_device, find_model
 from semtrace.engine.cost import CostDocument, Limits, compile_cost, read_cost
 from semtrace.engine.settings import EngineSettings, SchedulerSettings
+from semtrace.engine.tier_document import (
+    LinksDocument,
+    PolicyDocument,
+    TiersDocument,
+    judge_lifecycle,
+    tier_blocks,
+    whole_policy,
+)
 from semtrace.errors import DocumentError, UsageError
 from semtrace.records.document import Document, read_values
 
@@ -78,6 +86,9 @@ class EngineDocument(Document):
         servers: how many servers.
         routing: how a released operation finds its server.
         oversized: what happens to an operation that no server can hold: an error before the run, or the outcome `refused`.
+        policy: what becomes of KV that nothing computes on (lifecycle.md).
+        tiers: memory below the device.
+        links: the links to it.
         source: where the figures are from.
         notes: remarks.
     """
@@ -95,6 +106,9 @@ class EngineDocument(Document):
     servers: int = Field(default=1, ge=1, le=1 << 16)
     routing: Literal["round_robin", "least_loaded", "prefix_aware", "session_sticky"] = "round_robin"
     oversized: Literal["error", "outcome"] = "error"
+    policy: PolicyDocument | None = None
+    tiers: TiersDocument | None = None
+    links: LinksDocument | None = None
     source: str | None = None
     notes: str | None = None
 
@@ -108,6 +122,11 @@ class EngineDocument(Document):
         if self.kv_bytes is not None and self.model is None:
             raise ValueError("kv_bytes needs a model, which says how many bytes a token takes (ST-ENG-003)")
         return self
+
+    @property
+    def block_bytes(self) -> int | None:
+        """Bytes of KV that a block holds; None where the model is not known."""
+        return self.block_size * self.model.kv_bytes_per_token if isinstance(self.model, ModelShape) else None
 
 
 def ready_documents() -> dict[str, Path]:
@@ -182,11 +201,22 @@ def parse_engine(
         whole["cost"] = read_cost(whole["cost"], folder=folder).as_json()
     elif isinstance(whole.get("cost"), dict):
         read_cost(whole["cost"])
+    if isinstance(whole.get("policy"), dict):
+        whole["policy"] = whole_policy(whole["policy"])
     try:
-        return EngineDocument.parse(whole, path=path)
+        document = EngineDocument.parse(whole, path=path)
     except DocumentError as error:
         error.requirement = error.requirement or "ST-ENG-001"
         raise
+    judge_lifecycle(
+        document.policy or PolicyDocument(),
+        document.tiers or TiersDocument(),
+        document.links or LinksDocument(),
+        caching=document.scheduler.prefix_caching,
+        block_bytes=document.block_bytes,
+    )
+    tier_blocks(document.tiers or TiersDocument(), document.block_bytes)
+    return document
 
 
 def change_engine(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
@@ -247,7 +277,8 @@ def settings_of(document: EngineDocument) -> EngineSettings:
             max_num_batched_tokens=scheduler.max_num_batched_tokens,
             max_model_len=scheduler.max_model_len or (blocks - 1) * document.block_size + 1,
             chunked_prefill=scheduler.chunked_prefill,
-            prefix_caching=scheduler.prefix_caching,
+            prefix_caching=scheduler.prefix_caching
+            and (document.policy is None or document.policy.name != "none"),
             long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
             threshold_always=scheduler.threshold_rule == "0.30",
             watermark_blocks=int(scheduler.watermark * blocks),

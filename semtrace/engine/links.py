@@ -1,4 +1,4 @@
-"""Links between memory tiers: transfers of one direction share it fairly, in integers (spec, lifecycle.md).
+"""Links between memory tiers: transfers of one direction share it fairly, in integers (ST-LIF-028, ST-LIF-029).
 
 Virtual-time processor sharing: V is what a transfer that is always there would have got, in units of 2^-20 ns of the whole link. A
 transfer of b bytes that begins to flow at V0 ends when V reaches its tag V0 + ceil(b · 10^9 · 2^20 / bandwidth).

@@ -11,7 +11,7 @@ import pyarrow as pa
 from semtrace.records.execution_tables import EXECUTION_TABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,14 +25,24 @@ class Detail:
 
     Attributes:
         steps: the tables `steps` and `step_runs`.
+        blocks, transfers, decisions: the tables of these names.
     """
 
     steps: bool = False
+    blocks: bool = False
+    transfers: bool = False
+    decisions: bool = False
 
-    @property
-    def names(self) -> list[str]:
-        """The tables that are kept."""
-        return ["steps", "step_runs"] if self.steps else []
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Detail:
+        """What these of an execution's detail tables ask for; steps come with their runs."""
+        asked = set(names)
+        return cls(
+            steps=not asked.isdisjoint({"steps", "step_runs"}),
+            blocks="blocks" in asked,
+            transfers="transfers" in asked,
+            decisions="decisions" in asked,
+        )
 
 
 def detail_tables(

@@ -83,12 +83,8 @@ class BlockPool:
             self.holders[block] = 1
             key = self.keys[block]
             if key is not None:
-                self.keys[block] = None
-                blocks = self._found[key]
-                del blocks[block]
-                if not blocks:
-                    del self._found[key]
                 evictions.append(Eviction(block, key))
+        self.forget(taken)
         return taken, evictions
 
     def register(self, block: int, key: int) -> None:
@@ -114,3 +110,25 @@ class BlockPool:
         for block in reversed(plain):
             self._free[block] = None
             self._free.move_to_end(block, last=False)
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """What these keep is found no longer; who holds them is another matter."""
+        for block in blocks:
+            key = self.keys[block]
+            if key is not None:
+                self.keys[block] = None
+                others = self._found[key]
+                del others[block]
+                if not others:
+                    del self._found[key]
+
+    def demote(self, blocks: Sequence[int]) -> list[int]:
+        """Those of a chain that nobody holds go to the front of the free queue, the last one foremost; they keep what they have.
+
+        Returns:
+            the blocks that went there.
+        """
+        idle = [block for block in blocks if self.holders[block] == 0]
+        for block in idle:
+            self._free.move_to_end(block, last=False)
+        return idle

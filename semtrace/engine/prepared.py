@@ -190,7 +190,7 @@ class Prepared:
         longest = weight.copy()
         if self.rule == CRITICAL_PATH:
             edges = self.trace["edges"]
-            run(_longest_paths, edges.rows, longest, weight, edges.ints("source"), edges.ints("target"))
+            run(longest_paths, edges.rows, longest, weight, edges.ints("source"), edges.ints("target"))
         else:
             longest = np.zeros(operations, dtype=np.int64)
         return -longest
@@ -214,8 +214,8 @@ class Prepared:
         return self.cost.ints.tolist(), self.cost.floats.tolist()
 
 
-def _longest_paths(longest: list[int], weight: list[int], source: list[int], target: list[int]) -> None:
-    """Tokens of the longest path from each operation on; edges are sorted by target, and point to higher rows."""
+def longest_paths(longest: list[int], weight: list[int], source: list[int], target: list[int]) -> None:
+    """Weight of the longest path from each operation on, in place; edges are sorted by target, and point to higher rows."""
     for edge in range(len(source) - 1, -1, -1):
         through = weight[source[edge]] + longest[target[edge]]
         longest[source[edge]] = max(longest[source[edge]], through)

@@ -8,8 +8,13 @@ from semtrace.engine.fast.backend import FastEngine
 from semtrace.engine.log import Detail
 from semtrace.engine.prepared import Prepared
 from semtrace.engine.step import StepEngine
+from semtrace.engine.tier_document import UNDRIVEN, LinksDocument, TiersDocument, link_facts, tier_blocks
+from semtrace.errors import DocumentError
+from semtrace.policies.interface import Facts
+from semtrace.policies.registry import find_policy
 
 if TYPE_CHECKING:
+    from semtrace.policies.interface import Policy
     from semtrace.replay.backend import Backend, Setup, Simulation
 
 
@@ -17,12 +22,39 @@ def engine(setup: Setup) -> Backend | Simulation:
     """The simulated engine of a run.
 
     Raises:
-        DocumentError: the engine document is wrong, with every member that is.
+        DocumentError: the engine document is wrong, with every member that is; or it names no model, and blocks are asked for.
         ReplayError: counts of the trace are not known or contradict each other.
     """
     prepared = Prepared.of(setup.trace, setup.scenario.backend.settings, setup.copies, setup.scenario.salt)
-    steps = "steps" in setup.detail
+    if "blocks" in setup.detail and prepared.document.block_bytes is None:
+        raise DocumentError(
+            "the bytes of a block are not known, so the table blocks cannot be kept",
+            code="engine.lifecycle",
+            path="backend.settings.model",
+            requirement="ST-LIF-050",
+            hint="name the model in the engine document",
+        )
+    policy = policy_of(prepared)
     compiled = setup.simulator == "fast" and not prepared.settings.scheduler.asynchronous
-    if compiled:
-        return FastEngine(prepared, setup.copies, steps=steps)
-    return StepEngine(prepared, Detail(steps=steps))
+    if compiled and policy is None and setup.detail <= {"steps", "step_runs"}:
+        return FastEngine(prepared, setup.copies, steps="steps" in setup.detail)
+    return StepEngine(prepared, Detail.of(setup.detail), policy)
+
+
+def policy_of(prepared: Prepared) -> tuple[Policy, Facts] | None:
+    """The lifecycle policy of an engine document, and what it knows of the engine; None where the scheduler alone decides."""
+    document, settings = prepared.document, prepared.settings
+    if document.policy is None or document.policy.name in UNDRIVEN:
+        return None
+    kind = find_policy(document.policy.name)
+    facts = Facts(
+        block_size=settings.block_size,
+        block_bytes=document.block_bytes,
+        device_blocks=settings.blocks - 1,
+        tier_blocks=tier_blocks(document.tiers or TiersDocument(), document.block_bytes),
+        links=link_facts(document.links or LinksDocument()),
+        servers=settings.servers,
+        max_num_seqs=settings.scheduler.max_num_seqs,
+        max_num_batched_tokens=settings.scheduler.max_num_batched_tokens,
+    )
+    return kind(kind.Settings.parse(document.policy.settings, path="policy.settings"), facts), facts

@@ -294,7 +294,8 @@ class Scheduler:
             computed = len(hits) * self.block_size
             borrowed: tuple[int, ...] = ()
             if request.reuse is not None:
-                computed += request.reuse.tokens
+                # More may be hit than when the reuse was granted, and a token is left to compute.
+                computed = min(computed + request.reuse.tokens, request.tokens - 1)
                 borrowed = request.reuse.borrowed
             tokens = _capped(request.tokens - computed, threshold)
             if tokens > budget and not self.settings.chunked_prefill:
@@ -345,6 +346,11 @@ class Scheduler:
                     break
                 hits.append(block)
         return tuple(hits)
+
+    def need(self, request: Request) -> int:
+        """Free blocks that it takes to admit a request with all its tokens (ST-ENG-033)."""
+        borrowed = () if request.reuse is None else request.reuse.borrowed
+        return self._needed(request, (*self.find(request), *borrowed), request.tokens)
 
     def _admissible(self, request: Request, shared: Sequence[int], tokens: int) -> bool:
         """Whether there is memory to admit a request.

@@ -9,10 +9,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from semtrace.engine.lifecycle import Lifecycle
+from semtrace.engine.lifecycle_log import LifecycleLog
 from semtrace.engine.log import Log
 from semtrace.engine.routing import Router
 from semtrace.engine.scheduler import Request, Scheduler
-from semtrace.records.enums import EventOutcome, Phase
+from semtrace.engine.step_state import StepState
+from semtrace.records.enums import EventOutcome, Phase, Tier
 from semtrace.replay.backend import Report
 
 if TYPE_CHECKING:
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from semtrace.check.finding import Finding
     from semtrace.engine.log import Detail
     from semtrace.engine.prepared import Prepared
-    from semtrace.engine.scheduler import Step
+    from semtrace.engine.scheduler import Entry, Step
+    from semtrace.policies.interface import Facts, Policy
     from semtrace.records.execution import Backend as BackendFacts
     from semtrace.records.trace import Trace
     from semtrace.replay.backend import Request as Released
@@ -100,11 +104,14 @@ class StepEngine:
     Args:
         prepared: the trace as the engine sees it, and its settings.
         detail: which detail tables to keep.
+        policy: a lifecycle policy with what it knows of the engine; None if the scheduler alone decides.
     """
 
     modes = frozenset({"length_locked"})
 
-    def __init__(self, prepared: Prepared, detail: Detail) -> None:
+    def __init__(
+        self, prepared: Prepared, detail: Detail, policy: tuple[Policy, Facts] | None = None
+    ) -> None:
         self._prepared = prepared
         settings = prepared.settings
         self._servers = [
@@ -116,9 +123,15 @@ class StepEngine:
         self._arrived: list[Released] = []
         self._refused: list[int] = []
         self._lives: dict[int, Life] = {}
+        self._requests: dict[int, Request] = {}
         self._log = Log(detail)
+        self._history = LifecycleLog(detail, prepared.document.block_bytes)
         self._attained = [0] * len(prepared.group)
         self._taken = 0
+        self._lifecycle: Lifecycle | None = None
+        if policy is not None:
+            states = [StepState(server.scheduler, self._requests) for server in self._servers]
+            self._lifecycle = Lifecycle(prepared, *policy, states, self._history)
 
     def facts(self) -> BackendFacts:
         """Name, and the whole engine document."""
@@ -131,29 +144,43 @@ class StepEngine:
 
     def submit(self, now_ns: int, requests: Sequence[Released]) -> None:
         """Take requests; those that no server could ever run end at once."""
-        del now_ns
         for released in requests:
             if self._prepared.fits(released.operation):
                 self._arrived.append(released)
             else:
                 self._refused.append(released.event)
+                if self._lifecycle is not None:
+                    self._lifecycle.refused(now_ns, released)
+
+    def observe(self, now_ns: int, started: Sequence[Released], ended: Sequence[Released]) -> None:
+        """Operations that do not run here were started, and have ended, in this instant."""
+        if self._lifecycle is not None:
+            self._lifecycle.observe(now_ns, started, ended)
 
     def start(self, now_ns: int) -> None:
-        """Route what arrived in this instant, then start every server that could have more in flight (ST-ENG-013)."""
+        """Route what arrived in this instant, let the policy act, then start every server that could have more in flight (ST-ENG-013)."""
         self._arrived.sort(key=lambda released: (released.instance, released.operation))
         for released in self._arrived:
             self._take(now_ns, released)
         self._arrived.clear()
+        lifecycle = self._lifecycle
+        if lifecycle is not None:
+            lifecycle.phase(now_ns)
         for server in self._servers:
-            while (
-                len(server.in_flight) < self._depth and not server.stalled and self._begin(server, now_ns)
-            ):
-                pass
+            self._fill(server, now_ns)
+            if lifecycle is not None:
+                while (
+                    not server.in_flight
+                    and server.scheduler.waiting
+                    and lifecycle.relieve(now_ns, server.index)
+                ):
+                    self._fill(server, now_ns)
 
     def next_ns(self) -> int | None:
-        """When the next step ends."""
-        ends = [server.in_flight[0].end_ns for server in self._servers if server.in_flight]
-        return min(ends, default=None)
+        """When the next step ends, or the policy's next instant is."""
+        times = [server.in_flight[0].end_ns for server in self._servers if server.in_flight]
+        alarm = None if self._lifecycle is None else self._lifecycle.next_ns()
+        return min(times if alarm is None else [*times, alarm], default=None)
 
     def reports(self, now_ns: int) -> list[Report]:
         """First tokens and ends of the steps that end now, and what was refused."""
@@ -169,7 +196,7 @@ class StepEngine:
 
     def detail(self) -> dict[str, pa.Table]:
         """The detail tables."""
-        return self._log.tables()
+        return {**self._log.tables(), **self._history.tables()}
 
     # One request, one step.
 
@@ -186,13 +213,22 @@ class StepEngine:
         self._taken += 1
         server = self._router.choose(prepared.sticky(released.instance, released.operation), request)
         server.scheduler.add(request)
+        if self._lifecycle is not None:
+            self._requests[released.event] = request
+            request.critical = self._lifecycle.submitted(released, server.index)
         self._lives[released.event] = Life(
             released.event, released.instance, released.operation, request, server.index, now_ns
         )
 
+    def _fill(self, server: Server, now_ns: int) -> None:
+        """Start steps until there are as many in flight as may be, or there is nothing to schedule."""
+        while len(server.in_flight) < self._depth and not server.stalled and self._begin(server, now_ns):
+            pass
+
     def _begin(self, server: Server, now_ns: int) -> bool:
         """Schedule a step: whether there is one (ST-ENG-014)."""
         step = server.scheduler.schedule()
+        self._note_moves(server, now_ns)
         for request in step.preempted:
             self._lives[request.id].preempted_at = now_ns
         if not step.entries:
@@ -200,7 +236,7 @@ class StepEngine:
             # With nothing in flight either, the preempted one can be admitted at once.
             return bool(step.preempted) and not server.in_flight
         start = max(now_ns, server.busy_until_ns)
-        server.busy_until_ns = start + self._prepared.step_ns(step)
+        server.busy_until_ns = start + self._prepared.step_ns(step) + self._admit(step.entries)
         server.in_flight.append(InFlight(step, server.busy_until_ns))
         for entry in step.entries:
             life = self._lives[entry.request.id]
@@ -233,6 +269,7 @@ class StepEngine:
         """A step is computed: first tokens, and what ended with it."""
         server.stalled = False
         ended = server.scheduler.update(computed.step)
+        self._note_moves(server, computed.end_ns)
         ends = {request.id for request in ended}
         for entry in computed.step.entries:
             life = self._lives[entry.request.id]
@@ -244,6 +281,29 @@ class StepEngine:
             life = self._lives.pop(request.id)
             found.append(Report(life.event, first_token=False, columns=self._columns(life, computed.end_ns)))
 
+    def _admit(self, entries: Sequence[Entry]) -> int:
+        """Tell the policy's driver who was admitted: the time that this adds to the step, in ns."""
+        if self._lifecycle is None:
+            return 0
+        return sum(
+            self._lifecycle.admitted(entry.request.id, entry.hits)
+            for entry in entries
+            if entry.kind != "running"
+        )
+
+    def _note_moves(self, server: Server, now_ns: int) -> None:
+        for move in server.scheduler.moves:
+            self._history.block_rows(
+                now_ns,
+                server.index,
+                Tier.DEVICE,
+                move.action,
+                move.request.id,
+                move.blocks,
+                position=move.position,
+            )
+        server.scheduler.moves.clear()
+
     def _columns(self, life: Life, now_ns: int) -> dict[str, int | None]:
         """What the events table has of an event that ended (ST-ENG-060)."""
         request = life.request
@@ -251,11 +311,19 @@ class StepEngine:
             life.preempted_ns += now_ns - life.preempted_at
         if life.scheduled_ns is not None:
             self._attained[life.instance] += now_ns - life.scheduled_ns - life.preempted_ns
+        loaded = reused = None
+        cached = request.cached
+        if self._lifecycle is not None:
+            del self._requests[life.event]
+            loaded, reused = self._lifecycle.ended(now_ns, life.event, request.exact)
+            cached = None if cached is None else cached - loaded
         return {
             "scheduled_ns": life.scheduled_ns,
             "first_token_ns": life.first_token_ns,
             "prompt_tokens": request.prompt_tokens,
-            "cached_tokens": request.cached,
+            "cached_tokens": cached,
+            "loaded_tokens": loaded,
+            "reused_tokens": reused,
             "computed_prompt_tokens": life.prefill,
             "output_tokens": self._prepared.recorded_output(life.operation),
             "preemptions": request.preemptions,

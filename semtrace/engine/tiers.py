@@ -1,4 +1,4 @@
-"""Memory tiers below the device: blocks by content, the least recently used evicted first."""
+"""Memory tiers below the device: blocks by content, the least recently used evicted first (ST-LIF-025)."""
 
 from __future__ import annotations
 
@@ -101,6 +101,10 @@ class MemoryTier:
             self._held.move_to_end(key)
             blocks.append(held.block)
         return blocks
+
+    def places(self, keys: Iterable[int]) -> list[int]:
+        """The blocks of contents that are here."""
+        return [self._held[key].block for key in keys]
 
     def was_read(self, keys: Iterable[int]) -> None:
         """A transfer out of these has ended."""

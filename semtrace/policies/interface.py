@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from semtrace.records.document import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Value = int | float | str | bool | None
 """What a question may hold; floats are finite."""
@@ -57,9 +57,9 @@ class Facts:
 
     Attributes:
         block_size: tokens in a block.
-        block_bytes: bytes of a block.
+        block_bytes: bytes of a block, None where the model is not known.
         device_blocks: blocks of a server that can hold something.
-        tier_blocks: blocks of each tier that there is.
+        tier_blocks: blocks of each tier that there is; host memory is each server's own, remote memory is shared by all.
         links: the link to each tier that there is.
         servers: how many servers.
         max_num_seqs: most requests running at once on a server.
@@ -67,7 +67,7 @@ class Facts:
     """
 
     block_size: int
-    block_bytes: int
+    block_bytes: int | None
     device_blocks: int
     tier_blocks: Mapping[TierName, int]
     links: Mapping[TierName, LinkFacts]
@@ -78,7 +78,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Context:
-    """The keys and values of one session of one instance, as they are now.
+    """The keys and values of one session of one instance, as they are now; of one call, where it has no session.
 
     Attributes:
         id: its number; contexts are numbered as their first call is submitted.
@@ -90,11 +90,12 @@ class Context:
         remote_blocks: how many of them are in remote memory.
         pinned: whether it holds its blocks.
         last_used_ns: when its last call ended.
-        tool: the tool that it waits for, None while it waits for none.
+        tool: the tool that it waits for, None while it waits for none; of several, the one that it has waited for longest.
         tool_since_ns: since when.
         steps_left: calls on the longest declared path from its last call on, that one not counted.
-        critical: whether no other live context of its instance has more of them.
+        critical: whether no call of its instance that has not ended begins a longer one.
         calls: calls of it that have ended.
+        calls_left: calls of it that have not ended, as far as the trace declares them.
     """
 
     id: int
@@ -111,6 +112,7 @@ class Context:
     steps_left: int
     critical: bool
     calls: int
+    calls_left: int
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,9 @@ class Call:
         server: where it was routed.
         prompt_tokens: tokens of its prompt.
         device_hit_tokens: leading tokens of it that the server's pool has now.
-        host_hit_tokens: tokens that follow those, and that host memory has.
-        remote_hit_tokens: tokens that follow those, and that remote memory has.
-        critical: whether it is on the longest declared path of its instance.
+        host_hit_tokens: tokens that follow those, and that host memory has; 0 while its context is being loaded.
+        remote_hit_tokens: tokens that follow those, and that remote memory has; 0 while its context is being loaded.
+        critical: whether no call of its instance that has not ended begins a longer declared path.
     """
 
     event: int
@@ -150,8 +152,8 @@ class View(Protocol):
         """Device blocks that nobody holds; what they keep can be evicted."""
         ...
 
-    def waiting_needs(self, server: int) -> Sequence[int]:
-        """Blocks that each waiting request needs to be admitted, the next one first."""
+    def waiting_needs(self, server: int) -> Iterator[int]:
+        """Blocks that each waiting request needs to be admitted with all its tokens, the next one first; not those passed over."""
         ...
 
     def running(self, server: int) -> int:
@@ -170,12 +172,12 @@ class View(Protocol):
         """Contexts of a server whose session may have another call, in the order of their numbers."""
         ...
 
-    def tier_free(self, tier: TierName) -> int:
-        """Blocks of a tier that keep nothing."""
+    def tier_free(self, server: int, tier: TierName) -> int:
+        """Blocks of a tier, as this server reaches it, that keep nothing."""
         ...
 
-    def transfer_ns(self, tier: TierName, blocks: int, *, inwards: bool) -> int:
-        """Time that moving blocks would take if what is under way on the direction were done first, in ns."""
+    def transfer_ns(self, server: int, tier: TierName, blocks: int, *, inwards: bool) -> int:
+        """Time that moving blocks in one run would take if what is under way on the direction were done first, in ns."""
         ...
 
     def prefill_ns(self, server: int, tokens: int, before: int) -> int:
@@ -183,7 +185,7 @@ class View(Protocol):
         ...
 
     def step_ns(self, server: int) -> int:
-        """Modelled time of a step that decodes once for every request that runs, in ns."""
+        """Modelled time of a step that decodes once for every request that runs, in ns; 0 if none does."""
         ...
 
 
@@ -209,7 +211,7 @@ class CallEnded:
 
 @dataclass(frozen=True)
 class ToolStarted:
-    """A tool of a context was started.
+    """A tool of a context was started: an operation that does not run on the engine, asked for by a call of the context.
 
     Attributes:
         event: its event.
@@ -343,7 +345,7 @@ class Reserve:
 
 @dataclass(frozen=True)
 class Hold:
-    """Pass the call over until `Unhold`."""
+    """Pass the call over until `Unhold`, or until its server has nothing else to do."""
 
 
 @dataclass(frozen=True)
@@ -353,7 +355,7 @@ class Unhold:
 
 @dataclass(frozen=True)
 class Wake:
-    """Give a `Timer` notice at this time."""
+    """Give a `Timer` notice at this time, or as soon as possible after now."""
 
     at_ns: int
 
@@ -364,8 +366,9 @@ class Reuse:
 
     Attributes:
         tokens: tokens of its prompt, after its prefix hits, that need not be computed.
-        borrow: leading blocks of another context's whose memory it shares for them; 0 for none.
-        lender: that context.
+        borrow: blocks of another context's whose memory it shares for them; 0 for none.
+        lender: that context, on the same server.
+        first: ordinal of the first of these blocks in that context.
         extra: blocks it takes beside those that hold its tokens: its differences from what it borrows.
         charge_ns: time that adapting the tokens adds to the step that admits it, in ns.
     """
@@ -373,6 +376,7 @@ class Reuse:
     tokens: int
     borrow: int = 0
     lender: int | None = None
+    first: int = 0
     extra: int = 0
     charge_ns: int = 0
 
@@ -402,6 +406,7 @@ class Policy(ABC):
         name: its name.
         rule: what it does, in one sentence.
         source: where the rule is from.
+        tiers: tiers that it cannot do without.
         Settings: its settings, a document whose members all have defaults.
         notices: what it wants to be told of.
 
@@ -413,6 +418,7 @@ class Policy(ABC):
     name: ClassVar[str]
     rule: ClassVar[str]
     source: ClassVar[str]
+    tiers: ClassVar[frozenset[TierName]] = frozenset()
     Settings: ClassVar[type[Document]] = Document
     notices: ClassVar[frozenset[type[Notice]]]
 

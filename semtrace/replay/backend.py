@@ -122,7 +122,9 @@ class Simulation(Runner, Protocol):
 class Backend(Runner, Protocol):
     """Runs model operations; knows nothing of dependencies.
 
-    On a virtual clock the controller asks when something happens next, goes there, and takes the reports.
+    On a virtual clock the controller asks when something happens next, goes there, and takes the reports. A backend that has a
+    method `observe(now_ns, started, ended)` is told, before `start`, of the operations that do not run on it: those submitted in
+    this instant and those that ended, as requests.
     """
 
     def submit(self, now_ns: int, requests: Sequence[Request]) -> None:

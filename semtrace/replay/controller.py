@@ -135,6 +135,10 @@ class Controller:
         self._not_sent: deque[int] = deque()
         self._answered: set[int] = set()
         self._done = 0
+        # A backend that looks at what it does not run is told of it, instant by instant.
+        self._observe = getattr(backend, "observe", None)
+        self._seen_started: list[Request] = []
+        self._seen_ended: list[Request] = []
 
     def run(self) -> None:
         """Run all instances to their end, or until nothing can happen any more."""
@@ -155,6 +159,9 @@ class Controller:
             self._clock.wait_until(coming)
             now = self._clock.now_ns()
             self._settle(now)
+            if self._observe is not None and (self._seen_started or self._seen_ended):
+                self._observe(now, self._seen_started, self._seen_ended)
+                self._seen_started, self._seen_ended = [], []
             self._backend.start(now)
 
     def ran(self) -> Ran:
@@ -183,6 +190,8 @@ class Controller:
             while timers and timers[0][0] <= now:
                 _, what, which = heapq.heappop(timers)
                 if what == _END:
+                    if self._observe is not None:
+                        self._seen_ended.append(Request(which, self.instance[which], self.operation[which]))
                     self._end(which, now)
                 elif what == _ARRIVAL:
                     self._arrive(which, now)
@@ -217,6 +226,8 @@ class Controller:
             else:
                 for name, recorded in self._recorded_tokens.items():
                     self.columns[name][event] = recorded[operation]
+                if self._observe is not None:
+                    self._seen_started.append(Request(event, self.instance[event], operation))
                 heapq.heappush(self._timers, (now + self._duration[operation], _END, event))
             self._fire(event, Trigger.START, now)
         if requests:

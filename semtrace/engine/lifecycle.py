@@ -1,0 +1,289 @@
+"""The driver of a lifecycle policy: it tells the policy what happens, asks it, and has its answers carried out (spec, lifecycle.md).
+
+Both forms of the engine tell it what happens and call `phase` between routing and starting; it acts on them through `KvState`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from semtrace.engine.contexts import Contexts
+from semtrace.engine.cost import step_ns
+from semtrace.engine.lifecycle_view import EngineView
+from semtrace.engine.mechanism import ImpossibleError, Mechanism, Waiting
+from semtrace.engine.transfers import Load, Transfers
+from semtrace.errors import FormatError, ReplayError
+from semtrace.policies.interface import (
+    CallEnded,
+    CallReady,
+    Moved,
+    Pressure,
+    Release,
+    Reserve,
+    Timer,
+    ToolEnded,
+    ToolStarted,
+    Unhold,
+)
+from semtrace.policies.text import choice_text
+from semtrace.records.document import canonical_json, parse_canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from semtrace.engine.contexts import Held
+    from semtrace.engine.kv_state import KvState
+    from semtrace.engine.lifecycle_log import LifecycleLog
+    from semtrace.engine.prepared import Prepared
+    from semtrace.policies.interface import Facts, Notice, Policy, Question
+    from semtrace.replay.backend import Request as Released
+
+ENGINE = "engine"
+"""What the log calls the one who decides where no policy does."""
+
+
+class Lifecycle:
+    """Drives a policy.
+
+    Args:
+        prepared: the trace as the engine sees it.
+        policy: the policy.
+        facts: what it knows of the engine.
+        states: the servers.
+        log: what happens is written there.
+    """
+
+    def __init__(
+        self, prepared: Prepared, policy: Policy, facts: Facts, states: Sequence[KvState], log: LifecycleLog
+    ) -> None:
+        self._prepared = prepared
+        self._policy = policy
+        self._states = states
+        self._log = log
+        self._contexts = Contexts(prepared.trace)
+        self._transfers = Transfers(facts.tier_blocks, facts.links, facts.block_bytes or 0, states, log)
+        self._mechanism = Mechanism(self._contexts, states, self._transfers, log, facts.device_blocks)
+        ints, floats = prepared.cost.ints.tolist(), prepared.cost.floats.tolist()
+        self._view = EngineView(
+            states,
+            self._contexts,
+            self._transfers,
+            prepared.settings.block_size,
+            lambda geometry: step_ns(prepared.cost.kind, ints, floats, geometry),
+        )
+        self._running: dict[int, tuple[Held, int, int]] = {}  # calls not ended: context, operation, server
+        self._gains: dict[int, tuple[int, int]] = {}  # of calls admitted: tokens loaded, tokens reused
+        self._news: list[tuple[int, int, Notice]] = []  # (order of its kind, event, notice)
+        self._arrived: list[Waiting] = []
+        self._pressed_ns: dict[int, int] = {}
+
+    # What the engine tells.
+
+    def submitted(self, released: Released, server: int) -> bool:
+        """A call was routed and queued: whether it is critical."""
+        prepared = self._prepared
+        held = self._contexts.of_call(released)
+        tokens = prepared.prompt_tokens(released.operation)
+        full = (tokens - 1) // prepared.settings.block_size  # at least one token is computed
+        keys = prepared.keys(released.instance, released.operation)[:full]
+        critical = self._contexts.call_is_critical(released)
+        call = Waiting(released.event, held, server, tokens, keys, critical)
+        self._mechanism.waiting[released.event] = call
+        self._running[released.event] = (held, released.operation, server)
+        self._arrived.append(call)
+        return critical
+
+    def refused(self, now_ns: int, released: Released) -> None:
+        """A call ended when it was submitted: no server could hold it. Its context waits for it no longer."""
+        self._mechanism.now_ns = now_ns
+        held = self._contexts.of_call(released)
+        self._contexts.ended(held, released.operation)
+        self._mechanism.drop_pin(held, "refused")
+
+    def admitted(self, event: int, hits: Sequence[int]) -> int:
+        """A call was admitted in this instant, for the first time or again, and holds what it hit (ST-LIF-034).
+
+        Returns:
+            the time that this adds to the step, in ns.
+        """
+        call, held = self._mechanism.waiting.pop(event, None), self._running[event][0]
+        if call is not None:
+            pin = held.pin
+            brought = pin.brought if pin is not None and pin.server == call.server else frozenset()
+            loaded = sum(block in brought for block in hits) * self._prepared.settings.block_size
+            self._gains[event] = (loaded, call.reused)
+            self._mechanism.return_borrowed(call)
+        self._mechanism.drop_pin(held, "used")
+        return 0 if call is None else call.charge_ns
+
+    def ended(self, now_ns: int, event: int, exact: int | None) -> tuple[int, int]:
+        """A call has ended and its blocks are free.
+
+        Args:
+            now_ns: now.
+            event: its event.
+            exact: leading blocks that hold exactly its tokens, None for all.
+
+        Returns:
+            tokens that were loaded for it, and tokens that it reused.
+        """
+        held, operation, server = self._running.pop(event)
+        prepared = self._prepared
+        computed = prepared.prompt_tokens(operation) + max(prepared.output_tokens(operation), 1) - 1
+        full = computed // prepared.settings.block_size
+        held.keys = prepared.keys(held.instance, operation)[: full if exact is None else min(full, exact)]
+        held.server = server
+        held.event = event
+        held.last_used_ns = now_ns
+        held.calls += 1
+        held.steps_left = self._contexts.structure.path[operation] - 1
+        self._contexts.ended(held, operation)
+        tools = self._contexts.structure.tools(operation)
+        self._news.append((0, event, CallEnded(event, held.id, tools, held.calls_left == 0)))
+        return self._gains.pop(event, (0, 0))
+
+    def observe(self, now_ns: int, started: Sequence[Released], ended: Sequence[Released]) -> None:
+        """Operations that do not run on the engine were started, and have ended, in this instant."""
+        for each in sorted(started):
+            held = self._contexts.of_tool(each)
+            if held is not None:
+                name = self._contexts.structure.names[each.operation]
+                held.tools[each.event] = (now_ns, name)
+                self._news.append((1, each.event, ToolStarted(each.event, held.id, name)))
+        for each in sorted(ended):
+            held = self._contexts.of_tool(each)
+            if held is not None and each.event in held.tools:
+                since, name = held.tools.pop(each.event)
+                self._news.append((2, each.event, ToolEnded(each.event, held.id, name, now_ns - since)))
+
+    def next_ns(self) -> int | None:
+        """When something happens next that no step brings: a transfer ends or begins to flow, a pin lapses, a timer comes."""
+        times = (self._transfers.next_ns(), self._mechanism.next_ns())
+        return min((time for time in times if time is not None), default=None)
+
+    # The policy's turn.
+
+    def phase(self, now_ns: int) -> None:
+        """What the policy does in this instant, if it is one of its instants (ST-LIF-013 to ST-LIF-015)."""
+        self._view.now_ns = self._mechanism.now_ns = now_ns
+        wants = self._policy.notices
+        moved = self._moved()
+        lapsed = self._mechanism.lapse()
+        timers = self._mechanism.timers()
+        self._news.sort(key=lambda each: each[:2])
+        notices: list[Notice] = [*moved, *(notice for _, _, notice in self._news)]
+        arrived = sorted(self._arrived, key=lambda call: call.event)
+        self._news, self._arrived = [], []
+        for call in arrived:
+            if call.held.loading:
+                self._mechanism.put(call, loading=True)
+        pressed = [
+            server for server, state in enumerate(self._states) if Pressure in wants and state.pressed()
+        ]
+        wanted = [notice for notice in notices if type(notice) in wants]
+        ready = arrived if CallReady in wants else []
+        if not (moved or lapsed or timers or wanted or ready or pressed):
+            return
+        for notice in wanted:
+            self._tell(notice)
+        for call in ready:
+            self._tell(CallReady(self._view.call(call)))
+        for context in timers if Timer in wants else ():
+            self._tell(Timer(context))
+        for server in pressed:
+            self._tell(Pressure(server, self._missing(server)))
+        self._mechanism.try_again()
+
+    def _moved(self) -> list[Notice]:
+        notices: list[Notice] = []
+        for ended in self._transfers.ended(self._view.now_ns):
+            job = ended.job
+            if isinstance(job, Load) and job.left == 0:
+                self._mechanism.loaded(job)
+            notices.append(Moved(job.held.id, ended.tier, inwards=isinstance(job, Load)))
+        return notices
+
+    def _missing(self, server: int) -> int:
+        need = next(self._states[server].needs(), 0)
+        return max(need - self._states[server].free_count, 0)
+
+    def _tell(self, notice: Notice) -> None:
+        for question in self._policy.on(notice, self._view):
+            self._decide(question)
+
+    def _decide(self, question: Question) -> None:
+        """Ask the policy, write down what it says, and do it (ST-LIF-040 to ST-LIF-042)."""
+        held = self._contexts.all[question.context]
+        now, policy = self._view.now_ns, self._policy
+        try:
+            text = canonical_json(dict(question.inputs)).decode()
+        except FormatError as error:
+            raise self._wrong(f"asks with inputs of {error.message}") from error
+        actions = policy.choose(parse_canonical(text))
+        event = held.event if question.event is None else question.event
+        self._log.decision(now, policy.name, event, text, choice_text(actions))
+        for action in actions:
+            try:
+                why_not = self._mechanism.act(held, question.event, action)
+            except ImpossibleError as error:
+                raise self._wrong(f"answers {choice_text([action])}: {error}") from error
+            if why_not is not None:
+                inputs = {"action": choice_text([action]), "context": held.id, "reason": why_not}
+                self._force(event, inputs, "not done")
+
+    def _wrong(self, what: str) -> ReplayError:
+        return ReplayError(
+            f"policy {self._policy.name} {what}",
+            code="policy.wrong",
+            requirement="ST-LIF-040",
+            hint="the policy is at fault, not the trace",
+        )
+
+    # Where nothing would happen any more.
+
+    def relieve(self, now_ns: int, server: int) -> bool:
+        """A server has no step in flight and can start none although requests wait: whether something was changed that may help.
+
+        In this order, one at a time: the policy is told, once an instant; the pin of the least recently used context is
+        released; reserved blocks are given back; reuse is taken back; a call that a policy holds back is let go (ST-LIF-023).
+        """
+        if self._transfers.under_way(server):
+            return False
+        state, mechanism = self._states[server], self._mechanism
+        if Pressure in self._policy.notices and self._pressed_ns.get(server) != now_ns:
+            self._pressed_ns[server] = now_ns
+            state.pressed()
+            self._tell(Pressure(server, self._missing(server)))
+            return True
+        events = state.waiting()
+        waiting = [mechanism.waiting[event] for event in events if event in mechanism.waiting]
+        if any(not state.passed_over(event) for event in events):
+            pinned = [
+                held for held in self._contexts.all if held.pin is not None and held.pin.server == server
+            ]
+            if pinned:
+                least = min(pinned, key=lambda held: (held.last_used_ns, held.id))
+                self._force(least.event, {"context": least.id, "server": server}, choice_text([Release()]))
+                mechanism.drop_pin(least, "forced")
+                return True
+            if state.reserved:
+                inputs = {"reserved": state.reserved, "server": server}
+                self._force(None, inputs, choice_text([Reserve(0)]))
+                state.reserved = 0
+                return True
+            for call in waiting:
+                if call.reused:
+                    self._force(call.event, {"context": call.held.id, "server": server}, "no reuse")
+                    mechanism.return_borrowed(call)
+                    call.reused = call.charge_ns = 0
+                    state.reuse(call.event, None)
+                    return True
+        for call in waiting:
+            if call.put_off:
+                self._force(call.event, {"context": call.held.id, "server": server}, choice_text([Unhold()]))
+                mechanism.put(call, put_off=False)
+                return True
+        return False
+
+    def _force(self, event: int | None, inputs: Mapping[str, object], choice: str) -> None:
+        self._log.decision(self._view.now_ns, ENGINE, event, canonical_json(dict(inputs)).decode(), choice)

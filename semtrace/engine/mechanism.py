@@ -1,0 +1,324 @@
+"""What a policy's actions do: pins, loads, calls held back, reserved blocks, reuse (spec, lifecycle.md)."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from semtrace.engine.contexts import Pin
+from semtrace.engine.scheduler import Reused
+from semtrace.engine.transfers import NO_ROOM
+from semtrace.policies.interface import (
+    Demote,
+    Drop,
+    Hold,
+    Keep,
+    Offload,
+    Prefetch,
+    Release,
+    Reserve,
+    Reuse,
+    Unhold,
+    Wake,
+)
+from semtrace.records.enums import BlockAction, Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from semtrace.engine.contexts import Contexts, Held
+    from semtrace.engine.kv_state import KvState
+    from semtrace.engine.lifecycle_log import LifecycleLog
+    from semtrace.engine.transfers import Load, Transfers
+    from semtrace.policies.interface import Action
+
+
+class ImpossibleError(Exception):
+    """An action that makes no sense where it was chosen: a mistake of the policy."""
+
+
+@dataclass
+class Wanted:
+    """A load for which there was no room.
+
+    Attributes:
+        until_ns: until when to hold what is loaded, None for ever.
+    """
+
+    until_ns: int | None
+
+
+@dataclass
+class Waiting:
+    """A call that was submitted and not admitted.
+
+    Attributes:
+        event: its event.
+        held: its context.
+        server: where it waits.
+        prompt_tokens: tokens of its prompt.
+        keys: keys of the full blocks of its prompt that it may find.
+        critical: whether it is on the longest declared path of its instance.
+        put_off: whether a policy holds it back.
+        loading: whether it waits for a load.
+        wanted: a load that is to be tried again.
+        borrowed: blocks held for its reuse.
+        charge_ns: what its reuse adds to the step that admits it.
+        reused: tokens of that reuse.
+    """
+
+    event: int
+    held: Held
+    server: int
+    prompt_tokens: int
+    keys: Sequence[int]
+    critical: bool
+    put_off: bool = False
+    loading: bool = False
+    wanted: Wanted | None = None
+    borrowed: list[int] = field(default_factory=list)
+    charge_ns: int = 0
+    reused: int = 0
+
+
+class Mechanism:
+    """Carries out actions.
+
+    Args:
+        contexts: the contexts.
+        states: the servers.
+        transfers: tiers and links.
+        log: what happens to blocks is written there.
+        blocks: blocks of a server that can hold something.
+
+    Attributes:
+        now_ns: the instant.
+        waiting: calls that were submitted and not admitted, by event.
+    """
+
+    def __init__(
+        self,
+        contexts: Contexts,
+        states: Sequence[KvState],
+        transfers: Transfers,
+        log: LifecycleLog,
+        blocks: int,
+    ) -> None:
+        self.now_ns = 0
+        self.waiting: dict[int, Waiting] = {}
+        self._contexts = contexts
+        self._states = states
+        self._transfers = transfers
+        self._log = log
+        self._blocks = blocks
+        self._lapses: list[tuple[int, int, int]] = []  # (time, context, number of the pin)
+        self._wakes: list[tuple[int, int]] = []  # (time, context)
+        self._pins = 0
+
+    def act(self, held: Held, event: int | None, action: Action) -> str | None:
+        """Carry out an action (ST-LIF-024, ST-LIF-035, ST-LIF-038 are here, the others below).
+
+        Args:
+            held: the context that it is about.
+            event: the call that it is about, if it is about one that waits.
+            action: the action.
+
+        Returns:
+            why it is not done; None if it is.
+
+        Raises:
+            ImpossibleError: it makes no sense here.
+        """
+        match action:
+            case Keep():
+                return self._keep(held, action.until_ns)
+            case Release():
+                self.drop_pin(held, "release")
+            case Offload():
+                return self._offload(held, action)
+            case Prefetch():
+                if event is None:
+                    return self._prefetch(held, action.until_ns)
+                return self._load_for(self._call(event), action.until_ns)
+            case Drop():
+                self._transfers.forget(self.now_ns, held, action.tier)
+            case Demote():
+                state = self._states[held.server]
+                state.demote(state.find(held.keys))
+            case Reserve():
+                server = held.server if event is None else self._call(event).server
+                if not 0 <= action.blocks <= self._blocks:
+                    raise ImpossibleError(f"reserves {action.blocks} blocks of {self._blocks}")
+                self._states[server].reserved = action.blocks
+            case Hold():
+                self.put(self._call(event), put_off=True)
+            case Unhold():
+                self.put(self._call(event), put_off=False)
+            case Wake():
+                heapq.heappush(self._wakes, (max(action.at_ns, self.now_ns + 1), held.id))
+            case Reuse():
+                return self._reuse(self._call(event), action)
+        return None
+
+    # Time.
+
+    def next_ns(self) -> int | None:
+        """When a pin lapses next or a timer comes."""
+        while self._lapses and not self._still(*self._lapses[0][1:]):
+            heapq.heappop(self._lapses)
+        return min((heap[0][0] for heap in (self._lapses, self._wakes) if heap), default=None)
+
+    def lapse(self) -> bool:
+        """Pins whose time is over are let go: whether there were any (ST-LIF-022)."""
+        lapsed = False
+        while self._lapses and self._lapses[0][0] <= self.now_ns:
+            _, context, number = heapq.heappop(self._lapses)
+            if self._still(context, number):
+                self.drop_pin(self._contexts.all[context], "lapsed")
+                lapsed = True
+        return lapsed
+
+    def timers(self) -> list[int]:
+        """Contexts whose timers come now."""
+        due = set()
+        while self._wakes and self._wakes[0][0] <= self.now_ns:
+            due.add(heapq.heappop(self._wakes)[1])
+        return sorted(due)
+
+    def _still(self, context: int, number: int) -> bool:
+        pin = self._contexts.all[context].pin
+        return pin is not None and pin.number == number
+
+    # Pins.
+
+    def drop_pin(self, held: Held, reason: str) -> None:
+        """A context holds its blocks no longer (ST-LIF-021)."""
+        pin, held.pin = held.pin, None
+        if pin is not None:
+            self._transfers.let_go(self.now_ns, pin.server, held.event, pin.blocks, reason=reason)
+
+    def _keep(self, held: Held, until_ns: int | None) -> str | None:
+        """Hold what the pool has of a context (ST-LIF-020)."""
+        if until_ns is not None and until_ns <= self.now_ns:
+            return "the time is over"
+        state = self._states[held.server]
+        blocks = state.find(held.keys)
+        if not blocks:
+            return "nothing of the context is on the device"
+        state.share(blocks)
+        self._note_hits(held.server, held.event, blocks, "keep")
+        self._pin(held, held.server, blocks, until_ns, frozenset())
+        return None
+
+    def _pin(
+        self, held: Held, server: int, blocks: list[int], until_ns: int | None, brought: frozenset[int]
+    ) -> None:
+        """A context holds these blocks, which have a holder for it, and no others any more."""
+        self.drop_pin(held, "kept anew")
+        self._pins += 1
+        held.pin = Pin(server, blocks, until_ns, brought, self._pins)
+        if until_ns is not None:
+            if until_ns <= self.now_ns:
+                self.drop_pin(held, "lapsed")
+            else:
+                heapq.heappush(self._lapses, (until_ns, held.id, self._pins))
+
+    # Out and in.
+
+    def _offload(self, held: Held, action: Offload) -> str | None:
+        why_not = self._transfers.save(self.now_ns, held, action.tier, drop=action.drop)
+        if why_not is None:
+            self.drop_pin(held, "offload")
+        return why_not
+
+    def _prefetch(self, held: Held, until_ns: int | None) -> str | None:
+        if held.loading:
+            return "a load of the context is under way"
+        leave = 0 if self._contexts.critical(held) else self._states[held.server].reserved
+        made = self._transfers.load(
+            self.now_ns, held, held.event, held.server, held.keys, until_ns, leave=leave
+        )
+        if isinstance(made, str):
+            return made
+        held.loading = True
+        return None
+
+    def _load_for(self, call: Waiting, until_ns: int | None) -> str | None:
+        """Load for a call, which then waits for it; if there is no room, it is tried again later."""
+        held = call.held
+        if held.loading:
+            self.put(call, loading=True)
+            return None
+        leave = 0 if call.critical else self._states[call.server].reserved
+        made = self._transfers.load(
+            self.now_ns, held, call.event, call.server, call.keys, until_ns, leave=leave
+        )
+        again, call.wanted = call.wanted is not None, Wanted(until_ns) if made == NO_ROOM else None
+        if isinstance(made, str):
+            return None if again else made
+        held.loading = True
+        self.put(call, loading=True)
+        return None
+
+    def try_again(self) -> None:
+        """Loads that there was no room for (ST-LIF-033)."""
+        for event in sorted(event for event, call in self.waiting.items() if call.wanted is not None):
+            call = self.waiting[event]
+            if call.wanted is not None:
+                self._load_for(call, call.wanted.until_ns)
+
+    def loaded(self, load: Load) -> None:
+        """All of a load is there: its context holds it, and calls wait for it no longer."""
+        held = load.held
+        held.loading = False
+        brought = [block for part in load.parts for block in part.blocks]
+        self._pin(held, load.server, [*load.hits, *brought], load.until_ns, frozenset(brought))
+        for call in self.waiting.values():
+            if call.loading and call.held is held:
+                self.put(call, loading=False)
+
+    # Calls that wait.
+
+    def _call(self, event: int | None) -> Waiting:
+        call = None if event is None else self.waiting.get(event)
+        if call is None:
+            raise ImpossibleError("answers what only a question about a call that waits can be answered")
+        return call
+
+    def put(self, call: Waiting, *, put_off: bool | None = None, loading: bool | None = None) -> None:
+        """Whether a policy holds a call back, and whether it waits for a load (ST-LIF-036); None: as before."""
+        call.put_off = call.put_off if put_off is None else put_off
+        call.loading = call.loading if loading is None else loading
+        self._states[call.server].pass_over(call.event, held=call.put_off or call.loading)
+
+    def _reuse(self, call: Waiting, action: Reuse) -> str | None:
+        """Let a call begin with tokens that are no hits (ST-LIF-037)."""
+        if min(action.tokens - 1, action.borrow, action.first, action.extra, action.charge_ns) < 0:
+            raise ImpossibleError(f"reuses {action.tokens} tokens of {action.borrow} borrowed blocks")
+        state = self._states[call.server]
+        blocks: list[int] = []
+        if action.borrow:
+            lender = None if action.lender is None else self._contexts.all[action.lender]
+            if lender is None or lender.server != call.server:
+                return "the lender is on another server"
+            blocks = state.find(lender.keys)[action.first : action.first + action.borrow]
+            if len(blocks) < action.borrow:
+                return "the lender's blocks are not on the device"
+        state.share(blocks)
+        self._note_hits(call.server, call.event, blocks, "borrow")
+        self.return_borrowed(call)
+        call.borrowed, call.reused, call.charge_ns = blocks, action.tokens, action.charge_ns
+        state.reuse(call.event, Reused(action.tokens, tuple(blocks), action.extra))
+        return None
+
+    def return_borrowed(self, call: Waiting) -> None:
+        """What was held for a call's reuse is let go: the call holds it itself, or does without."""
+        if call.borrowed:
+            self._transfers.let_go(self.now_ns, call.server, call.event, call.borrowed, reason="borrowed")
+            call.borrowed = []
+
+    def _note_hits(self, server: int, event: int, blocks: Sequence[int], reason: str) -> None:
+        self._log.block_rows(
+            self.now_ns, server, Tier.DEVICE, BlockAction.HIT, event, blocks, position=0, reason=reason
+        )
