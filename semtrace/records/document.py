@@ -38,9 +38,12 @@ if TYPE_CHECKING:
 
 DOCUMENT_LIMIT = 64 * 1024 * 1024
 """Largest document read, in bytes."""
+VALUE_LIMIT = 1 << 20
+"""Most values in a document read as JSON, members of objects and elements of arrays: each takes some 100 bytes and more."""
 YAML_LIMIT = 1024 * 1024
 """Largest document read as YAML, in bytes: reading YAML takes a hundred times the time of reading JSON."""
 
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _DIGITS = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
 
@@ -107,6 +110,23 @@ def parse_canonical(text: str | bytes) -> Any:
         RecursionError: it is nested too deeply.
     """
     return json.loads(text, parse_int=_integer_or_double)
+
+
+def has_too_many_values(raw: bytes) -> bool:
+    """Whether JSON has more values than `VALUE_LIMIT`, found before any is made.
+
+    Counted are commas and opening brackets outside of strings: as many as values, and empty arrays and objects once more.
+    """
+    separators = (b",", b"[", b"{")
+    if sum(map(raw.count, separators)) <= VALUE_LIMIT:
+        return False
+    found = at = 0
+    for string in _STRING.finditer(raw):
+        found += sum(raw.count(each, at, string.start()) for each in separators)
+        at = string.end()
+        if found > VALUE_LIMIT:
+            return True
+    return found + sum(raw.count(each, at) for each in separators) > VALUE_LIMIT
 
 
 def _integer_or_double(digits: str) -> int | float:
@@ -214,6 +234,14 @@ def read_values(path: Path) -> object:
             path=str(path),
             requirement="ST-DOC-005",
             hint=None if is_json else "write it as JSON, in a file with the suffix .json",
+        )
+    if is_json and has_too_many_values(raw):
+        raise DocumentError(
+            f"more than {VALUE_LIMIT} values",
+            code="document.size",
+            path=str(path),
+            requirement="ST-DOC-005",
+            hint="a document is what a person could have written: bulk data belongs in tables",
         )
     try:
         text = raw.decode("utf-8-sig" if not is_json else "utf-8")

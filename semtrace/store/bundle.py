@@ -13,7 +13,7 @@ from blake3 import blake3
 
 import semtrace
 from semtrace.errors import FormatError, IntegrityError, UsageError
-from semtrace.records.document import DOCUMENT_LIMIT, parse_canonical
+from semtrace.records.document import DOCUMENT_LIMIT, VALUE_LIMIT, has_too_many_values, parse_canonical
 from semtrace.records.enums import Availability, ContentLevel
 from semtrace.records.execution import Execution
 from semtrace.records.execution_tables import EXECUTION_TABLE
@@ -86,6 +86,13 @@ class Bundle:
                 requirement="ST-BND-005",
             )
         self.manifest_bytes = stored = raw.to_pybytes()
+        if has_too_many_values(stored):
+            raise FormatError(
+                f"more than {VALUE_LIMIT} values",
+                code="bundle.manifest",
+                path=where,
+                requirement="ST-DOC-005",
+            )
         try:
             values = parse_canonical(stored)
         except (ValueError, RecursionError) as error:

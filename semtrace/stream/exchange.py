@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import Field
 
 from semtrace.errors import DocumentError, FormatError, IntegrityError, UnsupportedError, UsageError
-from semtrace.records.document import Digest, Document, parse_canonical
+from semtrace.records.document import (
+    DOCUMENT_LIMIT,
+    VALUE_LIMIT,
+    Digest,
+    Document,
+    has_too_many_values,
+    parse_canonical,
+)
 from semtrace.records.enums import Availability
 from semtrace.records.execution import Execution, ExecutionHeader
 from semtrace.records.execution_tables import EXECUTION_TABLE, EXECUTION_TABLES
@@ -372,6 +379,10 @@ def _check_form(form: int, path: Path) -> None:
 
 
 def _parse_facts(raw: bytes, where: str) -> StreamFacts:
+    if len(raw) > DOCUMENT_LIMIT or has_too_many_values(raw):
+        raise _invalid(
+            f"facts of more than {DOCUMENT_LIMIT} bytes or {VALUE_LIMIT} values", where, "ST-DOC-005"
+        )
     try:
         values = parse_canonical(raw)
     except (ValueError, RecursionError) as error:

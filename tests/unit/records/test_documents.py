@@ -225,3 +225,29 @@ def test_documents_do_not_change_and_digest_what_they_say():
 def test_values_of_another_type_are_refused_not_turned_into_the_right_one(value):
     with pytest.raises(FormatError, match=r"wheels\.0\.radius"):
         Cart.parse({"name": "a", "wheels": [{"radius": value}]}, path="x")
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("[]", 1), ("[1,2,3]", 3), ('{"a":[],"b":{}}', 4), ('["a,b,[{","c\\"],[,","\\\\"]', 3), ("[[[]]]", 3),
+        ('{"a,b":"{[,"}', 1), ("7", 0), ('["open,,', 3),
+    ],
+)  # fmt: skip
+def test_values_are_counted_before_they_are_made(monkeypatch, text, values):
+    """Commas and brackets in strings are not counted; what is no JSON is refused later, or for its size."""
+    monkeypatch.setattr(document, "VALUE_LIMIT", values)
+    assert not document.has_too_many_values(text.encode())
+    monkeypatch.setattr(document, "VALUE_LIMIT", values - 1)
+    assert document.has_too_many_values(text.encode())
+
+
+def test_a_document_of_too_many_values_is_refused(tmp_path):
+    """ST-DOC-005: three bytes a value would become a hundred each."""
+    path = tmp_path / "cart.json"
+    path.write_text("[" + "[]," * document.VALUE_LIMIT + "0]")
+    with pytest.raises(FormatError, match="more than 1048576 values") as caught:
+        read_values(path)
+    assert caught.value.requirement == "ST-DOC-005"
+    path.write_text(json.dumps("," * (document.VALUE_LIMIT + 1)))
+    assert read_values(path)

@@ -413,6 +413,14 @@ def test_a_manifest_of_a_huge_size_is_refused(tmp_path, built, monkeypatch):
         open_bundle(path)
 
 
+def test_a_manifest_of_very_many_values_is_refused_before_they_are_made(tmp_path, built, monkeypatch):
+    path, _ = stored_manifest(tmp_path, built)
+    monkeypatch.setattr("semtrace.records.document.VALUE_LIMIT", 10)
+    with pytest.raises(FormatError, match="more than") as caught:
+        open_bundle(path)
+    assert caught.value.requirement == "ST-DOC-005"
+
+
 def test_members_and_manifest_must_agree(tmp_path, built):
     path, _ = stored_manifest(tmp_path, built)
     (path / "tables" / "extra.arrow").write_bytes(b"x")

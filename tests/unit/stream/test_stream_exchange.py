@@ -268,6 +268,11 @@ def test_content_that_does_not_fit_together_is_refused(tmp_path, payloads):
         refused(tmp_path, twice, FormatError, "does not go on")
 
 
+def test_facts_of_very_many_values_are_refused(tmp_path, payloads, monkeypatch):
+    monkeypatch.setattr("semtrace.records.document.VALUE_LIMIT", 10)
+    refused(tmp_path, payloads, FormatError, "facts of more than")
+
+
 def test_facts_that_are_wrong_are_refused(tmp_path, payloads):
     facts = parse_canonical(Record.FromString(payloads[1]).facts.json)
 
