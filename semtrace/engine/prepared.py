@@ -60,14 +60,13 @@ class Prepared:
     first_operation: NDArray[np.int64]
 
     @classmethod
-    def of(cls, trace: Trace, values: Mapping[str, object], copies: Instances, salt: str) -> Prepared:
+    def of(cls, trace: Trace, values: Mapping[str, object], copies: Instances) -> Prepared:
         """Read the engine document and lay out the trace for it.
 
         Args:
             trace: a valid trace.
             values: the engine document.
             copies: the instances of the run.
-            salt: `copy`, `instance` or `none`.
 
         Raises:
             DocumentError: the engine document is wrong, with every member that is.
@@ -75,8 +74,6 @@ class Prepared:
         """
         document = parse_engine(values, path="backend.settings", trace=trace)
         settings = settings_of(document)
-        count = len(copies.task)
-        groups = {"copy": copies.copy, "instance": np.arange(count), "none": np.zeros(count, dtype=np.int64)}
         starts = trace.offsets("operations")
         sizes = np.diff(starts)[copies.task]
         return cls(
@@ -85,7 +82,7 @@ class Prepared:
             settings,
             cost_of(document, settings),
             Work.of(trace, settings.block_size),
-            groups[salt].astype(np.int64),
+            copies.prefix_group,
             np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
             starts[copies.task].astype(np.int64),
         )

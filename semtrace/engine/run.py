@@ -25,7 +25,7 @@ def engine(setup: Setup) -> Backend | Simulation:
         DocumentError: the engine document is wrong, with every member that is; or it names no model, and blocks are asked for.
         ReplayError: counts of the trace are not known or contradict each other.
     """
-    prepared = Prepared.of(setup.trace, setup.scenario.backend.settings, setup.copies, setup.scenario.salt)
+    prepared = Prepared.of(setup.trace, setup.scenario.backend.settings, setup.copies)
     if "blocks" in setup.detail and prepared.document.block_bytes is None:
         raise DocumentError(
             "the bytes of a block are not known, so the table blocks cannot be kept",

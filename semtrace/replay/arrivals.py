@@ -94,7 +94,8 @@ def instances(trace: Trace, scenario: Scenario) -> Instances:
     task = np.repeat(np.arange(tasks, dtype=np.int64), copies)
     copy = np.tile(np.arange(copies, dtype=np.int64), tasks)
     order = np.lexsort((task, copy)).astype(np.int64)
-    group = {"copy": copy, "instance": np.arange(len(task)), "none": np.zeros_like(copy)}[scenario.salt]
+    every = np.arange(len(task), dtype=np.int64)
+    group = {"copy": copy, "instance": every, "none": np.zeros_like(copy)}[scenario.salt]
     arrivals = scenario.arrivals
     arrival = np.full(len(task), NULL, dtype=np.int64)
     if isinstance(arrivals, Drawn):
