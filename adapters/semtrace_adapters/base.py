@@ -7,11 +7,13 @@ through the entry-point group `semtrace.adapters`; each entry is an object with 
 from __future__ import annotations
 
 import functools
+import os
 import struct
 import zipfile
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Protocol, cast
 
 from semtrace.build import explain_starts
@@ -22,7 +24,6 @@ from semtrace.stream.scan import is_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from semtrace.build import BuiltTrace, TraceBuilder
     from semtrace.records.execution import Execution
@@ -249,6 +250,7 @@ def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
         )
     for path in paths:
         _refuse_own(path)
+        _refuse_names(path)
     if name is not None:
         return known[name]
     sure = sorted(((adapter.detect(paths), adapter.name) for adapter in known.values()), reverse=True)
@@ -291,6 +293,21 @@ def exporter(name: str) -> Exporter:
             f"no adapter {name!r} that writes", code="adapter.unknown", hint=f"there are: {', '.join(known)}"
         )
     return known[name]
+
+
+def _refuse_names(path: Path) -> None:
+    """Refuse a file whose name is no text: places in it could not be named in a trace."""
+    inner = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
+    for each in (path, *inner):
+        try:
+            str(each).encode()
+        except UnicodeEncodeError as error:
+            raise FormatError(
+                "the name of the file is not UTF-8, so that a trace cannot name it",
+                code="adapter.name",
+                path=os.fsencode(each).decode("utf-8", "backslashreplace"),
+                hint="rename it",
+            ) from error
 
 
 def _refuse_own(path: Path) -> None:

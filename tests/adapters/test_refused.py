@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ from semtrace_adapters.autogen.config import read_config
 from semtrace_adapters.autogen.read_spans import read_spans
 from semtrace_adapters.autogen.responses import answer_of
 from semtrace_adapters.autogen.spans import Span, SpanTree
+from semtrace_adapters.base import choose
 from semtrace_adapters.metagpt.config import read_config as read_metagpt
 
 
@@ -140,3 +144,14 @@ def test_a_metagpt_configuration_that_asks_for_several_answers_is_refused(tmp_pa
     assert f"config2.yaml, llm.{member}" in str(caught.value)
     path.write_text(f"llm:\n  model: m\n  {member}: 1\n", encoding="utf-8")
     assert read_metagpt(path).model == "m"
+
+
+@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="names of files are text there")
+def test_a_file_whose_name_is_no_text_is_named_as_far_as_it_goes(tmp_path):
+    (Path(os.fsdecode(os.fsencode(tmp_path) + b"/ev\xff.jsonl"))).write_text(
+        '{"type": "LLMCall"}\n', encoding="utf-8"
+    )
+    with pytest.raises(FormatError, match="not UTF-8") as caught:
+        choose([tmp_path])
+    assert r"ev\xff.jsonl" in str(caught.value)
+    str(caught.value).encode()
