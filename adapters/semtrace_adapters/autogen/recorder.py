@@ -77,6 +77,7 @@ class AutoGenRecording:
         self._closed = False
         self._lock = threading.Lock()
         self._configs: list[str] = []
+        self._results = 0
         alive = weakref.ref(self)
 
         def forked() -> None:
@@ -125,6 +126,16 @@ class AutoGenRecording:
             return "", config
 
         self._put(f"config-{len(self._configs)}.json", make)
+
+    def result(self, result: Any) -> None:
+        """Record what `team.run` returned, or the last item of `team.run_stream`: only it says why a run stopped.
+
+        Args:
+            result: AutoGen's `TaskResult`.
+        """
+        with self._lock:
+            number, self._results = self._results, self._results + 1
+        self._put(f"result-{number}.jsonl", lambda: ("", result.model_dump(mode="json")))
 
     def _put(self, name: str, make: Callable[[], tuple[str, Any] | None]) -> None:
         begun = time.perf_counter_ns()

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from semtrace.errors import UsageError
+from semtrace.records.enums import Outcome
 from semtrace.stream import writer
 from semtrace.stream.capture import read_capture
 from semtrace.stream.seal import seal
@@ -368,6 +369,34 @@ print(recording.records)
     sealed = seal([tmp_path / "run.stsl"])
     assert sealed.trace.operations.rows == 15
     assert [(source.adapter, source.name) for source in sealed.info.sources] == [("autogen", "run.stsl")]
+
+
+def test_the_result_of_a_run_says_its_outcome_and_changes_nothing_else(tmp_path):
+    stream = GRAPHFLOW.with_name("stream.jsonl").read_text(encoding="utf-8").splitlines()
+    result = json.loads(stream[-1])
+    held = next(
+        value for value in [result, *result.values()] if isinstance(value, dict) and "stop_reason" in value
+    )
+    lines = [
+        json.loads(line)["event"]
+        for line in GRAPHFLOW.read_text(encoding="utf-8").splitlines()
+        if '"autogen_core.events"' in line
+    ]
+    made = []
+    for name in ("with", "without"):
+        with record_autogen(tmp_path / name, spans=False) as recording:
+            for line in lines:
+                events.info(Event(line))
+            if name == "with":
+                recording.result(SimpleNamespace(model_dump=lambda mode: held if mode == "json" else None))
+        assert recording.lost == 0
+        made.append(seal([tmp_path / name]))
+    told, untold = (sealed.trace for sealed in made)
+    assert list(told.tasks.ints("outcome")) == [Outcome.SUCCESS]
+    assert list(untold.tasks.ints("outcome")) == [Outcome.UNKNOWN]
+    for table in ("segments", "edges"):  # times are those of the recording, and differ
+        assert told[table].data.select([0, 1]).equals(untold[table].data.select([0, 1]))
+    assert told.operations.strings("name") == untold.operations.strings("name")
 
 
 def test_a_recording_that_is_killed_is_sealed_as_far_as_it_went(tmp_path):
