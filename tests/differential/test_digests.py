@@ -6,6 +6,7 @@ import random
 
 import digest_oracle as oracle
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import random_rows
@@ -92,7 +93,7 @@ def test_columns_are_the_oracles_whatever_array_they_lie_in(data, kind, number, 
     if values:
         valid = pa.array([value is not None for value in values])
         # the same nulls with other bytes in the null slots
-        arrays.append(pa.compute.if_else(valid, masked, pa.scalar(None, ARROW_TYPES[kind])))
+        arrays.append(pc.if_else(valid, masked, pa.scalar(None, ARROW_TYPES[kind])))
     for array in arrays:
         assert b"".join(bytes(part) for part in column_bytes(column, array)) == expected
         assert column_digest(column, array) == oracle.digest("semtrace v1 column", expected)
