@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from blake3 import blake3
 
 from semtrace.errors import UsageError
@@ -57,7 +58,7 @@ def redact(parts: Parts, level: ContentLevel, *, annotations: bool = True) -> Pa
     tables["trace"] = Columns(trace["trace"].spec, header)
     notes = ["names, sizes and generation settings are as they were"]
     if not annotations:
-        kept = pa.compute.starts_with(trace["annotations"].array("key"), _KEPT_ANNOTATIONS)
+        kept = pc.starts_with(trace["annotations"].array("key"), _KEPT_ANNOTATIONS)
         tables["annotations"] = Columns(trace["annotations"].spec, trace["annotations"].data.filter(kept))
         notes.append(f"{trace['annotations'].rows - tables['annotations'].rows} annotations are left out")
     held = tables["artifacts"].ints("availability") == Availability.EMBEDDED
