@@ -61,7 +61,8 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
 @functools.cache
 def a_case(seed: int) -> Case:
     rng = Random(seed)
-    return random_case(rng) if seed % 3 else random_pressure_case(rng)
+    make = random_case if seed % 3 else random_pressure_case
+    return make(rng, asynchronous=seed % 4 == 1)
 
 
 def values(result: Result) -> list[Any]:
@@ -89,6 +90,14 @@ def test_fast_equals_step_engine(rng: Random):
 @given(st.randoms(use_true_random=False))
 def test_fast_equals_step_engine_where_memory_is_short(rng: Random):
     case = random_pressure_case(rng)
+    assert difference(case, fast(case)) is None
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.randoms(use_true_random=False))
+def test_fast_equals_step_engine_with_two_steps_in_flight(rng: Random):
+    make = rng.choice((random_case, random_pressure_case))
+    case = make(rng, asynchronous=True)
     assert difference(case, fast(case)) is None
 
 

@@ -187,7 +187,7 @@ def single_requests(
     return Case(made.trace, resolve(made.trace, dag(made.work)), copies, prepared)
 
 
-def random_pressure_case(rng: Random) -> Case:
+def random_pressure_case(rng: Random, *, asynchronous: bool = False) -> Case:
     """Requests that wait for memory while others make what they begin with: they are admitted as blocks fill."""
     size = rng.choice((2, 4, 8))
     grown = tuple(range(rng.randint(3, 7) * size))
@@ -208,6 +208,7 @@ def random_pressure_case(rng: Random) -> Case:
         chunked_prefill=rng.random() < 0.8,
         reserve_full_isl=rng.random() < 0.8,
         watermark_blocks=rng.choice((0, 0, 1)),
+        asynchronous=asynchronous,
     )
     case = single_requests(requests, EngineSettings(scheduler, widest + 1 + rng.randint(0, held), size))
     ranks = [rng.randint(-1, 1) for _ in requests]

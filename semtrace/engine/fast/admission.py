@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from semtrace.engine.fast.layout import (
     ADMISSION,
     ADMISSIONS,
+    ASYNCHRONOUS,
     BASE,
     BLOCK_SIZE,
     BLOCKED,
@@ -26,6 +27,7 @@ from semtrace.engine.fast.layout import (
     GEOMETRY0,
     HELD,
     HOLDERS,
+    IN_FLIGHT,
     INSTANCE,
     IS_DECODING,
     KEY,
@@ -35,19 +37,23 @@ from semtrace.engine.fast.layout import (
     MOST_REQUESTS,
     MOST_TOKENS,
     NEXT,
+    NEXT_WAITING,
     NOW,
     OPERATION,
     OUTPUT,
     OUTPUTS,
+    PLACEHOLDERS,
     PREEMPTED,
     PREEMPTED_AT,
     PREEMPTIONS,
     PREFILL,
     PREVIOUS,
     PROMPT,
+    REGISTERED,
     RESERVE,
     ROW_COUNT,
     ROW_FIRST,
+    ROW_PHASE,
     ROW_START,
     ROW_TOKENS,
     RUN_LOG_AT,
@@ -55,6 +61,7 @@ from semtrace.engine.fast.layout import (
     RUNNING,
     SALT,
     SCHEDULED,
+    SLOT,
     SPARE_END,
     STEP,
     TABLE,
@@ -72,7 +79,7 @@ if TYPE_CHECKING:
     from semtrace.engine.fast.numbers import Numbers
 
 
-def log_row(s: Numbers, slot: int, phase: int) -> None:
+def log_row(s: Numbers, slot: int) -> None:
     """Log the steps in which a request got the same number of tokens, if there are any."""
     if s[slot + ROW_COUNT] > 0:
         row = s[RUN_LOG_AT]
@@ -81,23 +88,39 @@ def log_row(s: Numbers, slot: int, phase: int) -> None:
         s[row + 2] = s[slot + ROW_COUNT]
         s[row + 3] = s[slot + ROW_START]
         s[row + 4] = s[slot + ROW_TOKENS]
-        s[row + 5] = phase
+        s[row + 5] = s[slot + ROW_PHASE]
         s[RUN_LOG_AT] = row + RUN_ROW
         s[slot + ROW_COUNT] = 0
+
+
+def count_row(s: Numbers, slot: int, step: int, computed: int, tokens: int, phase: int) -> None:
+    """For the log: a request gets tokens in a step, as in the step before or not."""
+    if (
+        s[slot + ROW_TOKENS] != tokens
+        or s[slot + ROW_PHASE] != phase
+        or s[slot + ROW_FIRST] + s[slot + ROW_COUNT] != step
+    ):
+        log_row(s, slot)
+        s[slot + ROW_FIRST] = step
+        s[slot + ROW_START] = computed
+        s[slot + ROW_TOKENS] = tokens
+        s[slot + ROW_PHASE] = phase
+    s[slot + ROW_COUNT] += 1
 
 
 def log_decoded(s: Numbers, slot: int, step: int) -> None:
     """Log the steps before this one in which a request decoded without a gap."""
     s[slot + ROW_COUNT] = step - s[slot + ROW_FIRST]
-    log_row(s, slot, DECODE)
+    log_row(s, slot)
 
 
 def begin_decoding(s: Numbers, slot: int, step: int, computed: int) -> None:
     """For the log: a request decodes from this step on."""
-    log_row(s, slot, PREFILL)
+    log_row(s, slot)
     s[slot + ROW_FIRST] = step
     s[slot + ROW_START] = computed
     s[slot + ROW_TOKENS] = 1
+    s[slot + ROW_PHASE] = DECODE
 
 
 def hold(s: Numbers, b: Numbers, server: int, slot: int, tokens: int) -> None:
@@ -132,13 +155,7 @@ def compute(s: Numbers, server: int, slot: int, tokens: int) -> None:
     s[geometry + 4] += tokens * computed + tokens * (tokens + 1) // 2
     s[geometry + 5] += after
     if s[DETAIL]:
-        step = s[server + STEP]
-        if s[slot + ROW_TOKENS] != tokens or s[slot + ROW_FIRST] + s[slot + ROW_COUNT] != step:
-            log_row(s, slot, PREFILL)
-            s[slot + ROW_FIRST] = step
-            s[slot + ROW_START] = computed
-            s[slot + ROW_TOKENS] = tokens
-        s[slot + ROW_COUNT] += 1
+        count_row(s, slot, s[server + STEP], computed, tokens, PREFILL)
 
 
 def begin(s: Numbers, server: int, event: int) -> int:
@@ -152,6 +169,8 @@ def begin(s: Numbers, server: int, event: int) -> int:
     s[slot + CHUNK] = 0
     s[slot + ROW_COUNT] = 0
     s[slot + ROW_TOKENS] = 0
+    s[slot + ROW_PHASE] = PREFILL
+    s[event + SLOT] = slot
     last = s[server + LAST]
     s[slot + PREVIOUS] = last
     s[slot + NEXT] = 0
@@ -168,8 +187,15 @@ def admit(s: Numbers, b: Numbers, server: int, threshold: int, budget: int, now:
     """Admit those who wait, in order, while there is budget, room and memory."""
     size = s[BLOCK_SIZE]
     s[server + BLOCKED] = 0
+    passed = 0
     while budget > 0 and s[server + WAITING] > 0 and s[server + RUNNING] < s[MOST_REQUESTS]:
         event = s[server + WAITING_FIRST]
+        if s[event + IN_FLIGHT] > 0:
+            # Two in flight: it was preempted meanwhile, and must not go on without the token that may still come.
+            dequeue(s, server)
+            s[event + NEXT_WAITING] = passed
+            passed = event
+            continue
         operation = s[event + OPERATION]
         length = s[operation + PROMPT] + s[event + OUTPUTS]
         key = s[operation + KEYS]
@@ -193,7 +219,7 @@ def admit(s: Numbers, b: Numbers, server: int, threshold: int, budget: int, now:
             # It stays so while the others only decode, until somebody fills the next block of its prompt.
             s[server + BLOCKED] = budget == s[MOST_TOKENS] - s[server + DECODING]
             s[server + WATCHED] = missing
-            return
+            break
         tokens = min(tokens, budget)
         held = length if s[RESERVE] else hits * size + tokens
         needed = -(-held // size) - hits + idle
@@ -202,7 +228,7 @@ def admit(s: Numbers, b: Numbers, server: int, threshold: int, budget: int, now:
         if needed > s[server + FREE]:
             s[server + BLOCKED] = s[RESERVE]
             s[server + WATCHED] = missing
-            return
+            break
         dequeue(s, server)
         slot = begin(s, server, event)
         s[slot + TOKENS] = length
@@ -222,8 +248,17 @@ def admit(s: Numbers, b: Numbers, server: int, threshold: int, budget: int, now:
         s[slot + HELD] = hits
         s[slot + BASE] = hits * size
         hold(s, b, server, slot, hits * size + tokens)
-        compute(s, server, slot, tokens)
+        if s[ASYNCHRONOUS]:
+            s[slot + CHUNK] = tokens
+            s[slot + PLACEHOLDERS] = 0
+            s[slot + REGISTERED] = (hits * size + tokens) // size
+        else:
+            compute(s, server, slot, tokens)
         budget -= tokens
+    while passed != 0:
+        event = passed
+        passed = s[event + NEXT_WAITING]
+        requeue(s, server, event)
 
 
 def end_running(s: Numbers, b: Numbers, server: int, slot: int) -> None:
@@ -252,9 +287,10 @@ def preempt(s: Numbers, b: Numbers, server: int, slot: int) -> None:
         if s[slot + IS_DECODING]:
             log_decoded(s, slot, s[server + STEP])
         else:
-            log_row(s, slot, PREFILL)
+            log_row(s, slot)
     s[event + OUTPUTS] = max(s[s[event + OPERATION] + OUTPUT], 1) - s[slot + LEFT_OUT]
     s[event + PREEMPTED_AT] = s[NOW]
+    s[event + SLOT] = 0
     s[event + PREEMPTIONS] += 1
     end_running(s, b, server, slot)
     requeue(s, server, event)

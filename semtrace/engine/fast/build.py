@@ -136,6 +136,7 @@ def build(
     slot0 = regions.add(servers * slots * at.SLOT_SIZE)
     spare0 = regions.add(servers * slots)
     yielding0 = regions.add(servers * slots)
+    lists0 = regions.add(servers * slots * 2) if scheduler.asynchronous else 0
     ends0 = regions.add(servers * (slots + 1) * at.ENTRY_SIZE)
     wheel0 = regions.add(servers * size * at.BUCKET_SIZE)
     edge0 = regions.add(lists * at.EDGE_SIZE)
@@ -156,7 +157,7 @@ def build(
     geometry0 = regions.add(8)
     longest = _LONGEST_RUN if detail else at.NEVER
     step_room = servers * (_LONGEST_RUN + 1) * at.STEP_ROW if detail else 0
-    run_room = 3 * servers * slots * at.RUN_ROW if detail else 0
+    run_room = 6 * servers * slots * at.RUN_ROW if detail else 0
     step_log0 = regions.add(step_room + (_LOG_ROWS * at.STEP_ROW if detail else 0))
     run_log0 = regions.add(run_room + (_LOG_ROWS * at.RUN_ROW if detail else 0))
     s = np.zeros(regions.end, dtype=np.int64)
@@ -173,6 +174,8 @@ def build(
         at.CACHING: scheduler.prefix_caching,
         at.WATERMARK: scheduler.watermark_blocks,
         at.RESERVE: scheduler.reserve_full_isl,
+        at.ASYNCHRONOUS: scheduler.asynchronous,
+        at.SLOTS: slots,
         at.STATIC: scheduler.static,
         at.PRIORITY_ORDER: scheduler.order == "priority",
         at.BY_SERVICE: program.by_service,
@@ -281,7 +284,8 @@ def build(
     rows[:, at.SPARE] = spare0 + each * slots
     rows[:, at.SPARE_END] = spare0 + (each + 1) * slots
     rows[:, at.YIELDING] = rows[:, at.YIELDING_END] = yielding0 + each * slots
-    rows[:, at.END] = at.NEVER
+    rows[:, at.STEP_LISTS] = lists0 + each * slots * 2
+    rows[:, at.END] = rows[:, at.NEXT_END] = at.NEVER
     every = np.arange(servers * slots)
     rows = _records(s, slot0, servers * slots, at.SLOT_SIZE)
     rows[:, at.TABLE] = tables + every * widest

@@ -14,12 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semtrace.engine import cost
-from semtrace.engine.fast import admission, heap, loop, pool, queue, release, runs, scheduler, wheel
+from semtrace.engine.fast import (
+    admission,
+    asynchronous,
+    heap,
+    loop,
+    pool,
+    queue,
+    release,
+    runs,
+    scheduler,
+    wheel,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MODULES = (heap, pool, queue, release, wheel, runs, admission, scheduler, loop)
+_MODULES = (heap, pool, queue, release, wheel, runs, admission, scheduler, asynchronous, loop)
 _ARRAYS = {
     "s": "int64[::1]",
     "b": "uint32[::1]",

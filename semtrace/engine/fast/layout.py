@@ -79,6 +79,8 @@ RUN_ROOM: Final = 54
 STATIC: Final = 55
 BY_SERVICE: Final = 56
 TWINS: Final = 57
+ASYNCHRONOUS: Final = 58
+SLOTS: Final = 59
 HEAD_SIZE: Final = 64
 
 # An event: an operation of an instance.
@@ -102,7 +104,9 @@ PREEMPTED_AT: Final = 16
 PREEMPTED: Final = 17
 RANK: Final = 18
 REFUSED: Final = 19
-EVENT_SIZE: Final = 20
+SLOT: Final = 20
+IN_FLIGHT: Final = 21
+EVENT_SIZE: Final = 22
 
 # An operation. Edges out of it, by trigger: start, first token, finish; each list ends where the next begins.
 ON_BACKEND: Final = 0
@@ -179,7 +183,13 @@ BLOCKED: Final = 22
 WATCHED: Final = 23
 YIELDING: Final = 24
 YIELDING_END: Final = 25
-SERVER_SIZE: Final = 28
+# Two steps in flight: the end of the younger one, whether there is nothing to schedule beside the older one, and what is in
+# them: events, doubled, plus 1 if the step yields a token. `IN_STEP` and `IN_STEP` + 1 count them, for even and odd steps.
+NEXT_END: Final = 26
+STALLED: Final = 27
+IN_STEP: Final = 28
+STEP_LISTS: Final = 30
+SERVER_SIZE: Final = 32
 
 # A slot: what a running request is while it runs.
 EVENT: Final = 0
@@ -202,7 +212,10 @@ ROW_COUNT: Final = 16
 ROW_START: Final = 17
 ROW_TOKENS: Final = 18
 LEFT_OUT: Final = 19
-SLOT_SIZE: Final = 20
+ROW_PHASE: Final = 20
+PLACEHOLDERS: Final = 21
+REGISTERED: Final = 22
+SLOT_SIZE: Final = 24
 
 # A bucket of the wheel: decoding requests of one phase, in the order of their admission.
 BUCKET_FIRST: Final = 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from semtrace.engine.fast.asynchronous import end_oldest, start_ahead
 from semtrace.engine.fast.heap import pop
 from semtrace.engine.fast.layout import (
     ARRIVAL,
     ARRIVALS_AT,
     ARRIVALS_END,
+    ASYNCHRONOUS,
     ATTAINED,
     BLOCK_SIZE,
     BLOCKED,
@@ -26,6 +28,7 @@ from semtrace.engine.fast.layout import (
     MOST_REQUESTS,
     MOST_TOKENS,
     NEVER,
+    NEXT_END,
     NEXT_SERVER,
     NOW,
     OPERATION,
@@ -52,6 +55,7 @@ from semtrace.engine.fast.layout import (
     SERVERS_END,
     SESSION,
     SESSIONS,
+    STALLED,
     STATIC,
     STEP_LOG_AT,
     STEP_LOG_END,
@@ -179,11 +183,20 @@ def run(s: Numbers, b: Numbers, f: Any) -> int:
         s[NOW] = now
         for server in range(first, last, SERVER_SIZE):
             if s[server + END] == now:
-                end_step(s, b, f, server)
+                if s[ASYNCHRONOUS]:
+                    end_oldest(s, b, server)
+                else:
+                    end_step(s, b, f, server)
         settle(s)
         if s[SUBMISSIONS] > 0:
             route(s, b, f)
         for server in range(first, last, SERVER_SIZE):
-            if s[server + END] == NEVER and s[server + RUNNING] + s[server + WAITING] > 0:
+            if load(s, server) == 0:
+                continue
+            if s[ASYNCHRONOUS]:
+                if s[server + NEXT_END] == NEVER and not s[server + STALLED]:
+                    while start_ahead(s, b, f, server):
+                        pass
+            elif s[server + END] == NEVER:
                 while start(s, b, f, server):
                     pass

@@ -82,3 +82,19 @@ def dequeue(s: Numbers, server: int) -> None:
     else:
         s[server + WAITING_FIRST] = s[event + NEXT_WAITING]
     s[server + WAITING] -= 1
+
+
+def withdraw(s: Numbers, server: int, event: int) -> None:
+    """A request leaves the queue, wherever it is in it."""
+    passed = 0
+    first = s[server + WAITING_FIRST]
+    while first != event:
+        dequeue(s, server)
+        s[first + NEXT_WAITING] = passed
+        passed = first
+        first = s[server + WAITING_FIRST]
+    dequeue(s, server)
+    while passed != 0:
+        following = s[passed + NEXT_WAITING]
+        requeue(s, server, passed)
+        passed = following
