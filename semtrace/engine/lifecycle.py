@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from semtrace.engine.kv_state import KvState
     from semtrace.engine.lifecycle_log import LifecycleLog
     from semtrace.engine.prepared import Prepared
-    from semtrace.policies.interface import Facts, Notice, Policy, Question
+    from semtrace.policies.interface import Action, Facts, Notice, Policy, Question
     from semtrace.replay.backend import Request as Released
 
 ENGINE = "engine"
@@ -79,7 +79,7 @@ class Lifecycle:
 
     # What the engine tells.
 
-    def submitted(self, released: Released, server: int) -> bool:
+    def submitted(self, now_ns: int, released: Released, server: int) -> bool:
         """A call was routed and queued: whether it is critical."""
         prepared = self._prepared
         held = self._contexts.of_call(released)
@@ -87,7 +87,7 @@ class Lifecycle:
         full = (tokens - 1) // prepared.settings.block_size  # at least one token is computed
         keys = prepared.keys(released.instance, released.operation)[:full]
         critical = self._contexts.call_is_critical(released)
-        call = Waiting(released.event, held, server, tokens, keys, critical)
+        call = Waiting(released.event, held, server, tokens, keys, critical, now_ns)
         self._mechanism.waiting[released.event] = call
         self._running[released.event] = (held, released.operation, server)
         self._arrived.append(call)
@@ -112,6 +112,7 @@ class Lifecycle:
             brought = pin.brought if pin is not None and pin.server == call.server else frozenset()
             loaded = sum(block in brought for block in hits) * self._prepared.settings.block_size
             self._gains[event] = (loaded, call.reused)
+            self._view.waited(call.server, self._view.now_ns - call.since_ns)
             self._mechanism.return_borrowed(call)
         self._mechanism.drop_pin(held, "used")
         return 0 if call is None else call.charge_ns
@@ -213,23 +214,31 @@ class Lifecycle:
 
     def _decide(self, question: Question) -> None:
         """Ask the policy, write down what it says, and do it (ST-LIF-040 to ST-LIF-042)."""
-        held = self._contexts.all[question.context]
+        held = None if question.context is None else self._contexts.all[question.context]
         now, policy = self._view.now_ns, self._policy
         try:
             text = canonical_json(dict(question.inputs)).decode()
         except FormatError as error:
             raise self._wrong(f"asks with inputs of {error.message}") from error
         actions = policy.choose(parse_canonical(text))
-        event = held.event if question.event is None else question.event
+        event = held.event if held is not None and question.event is None else question.event
         self._log.decision(now, policy.name, event, text, choice_text(actions))
         for action in actions:
             try:
-                why_not = self._mechanism.act(held, question.event, action)
+                why_not = self._carry_out(question, held, action)
             except ImpossibleError as error:
-                raise self._wrong(f"answers {choice_text([action])}: {error}") from error
+                raise self._wrong(f"answers {choice_text([action])}: it {error}") from error
             if why_not is not None:
-                inputs = {"action": choice_text([action]), "context": held.id, "reason": why_not}
+                inputs = {"action": choice_text([action]), "context": question.context, "reason": why_not}
                 self._force(event, inputs, "not done")
+
+    def _carry_out(self, question: Question, held: Held | None, action: Action) -> str | None:
+        if question.server is not None:
+            self._mechanism.reserve(question.server, action)
+            return None
+        if held is None:
+            raise ImpossibleError("asks about nothing")
+        return self._mechanism.act(held, question.event, action)
 
     def _wrong(self, what: str) -> ReplayError:
         return ReplayError(

@@ -35,6 +35,7 @@ class EngineView:
         step_ns: Callable[[tuple[int, ...]], int],
     ) -> None:
         self.now_ns = 0
+        self._waits = [(0, 0)] * len(states)
         self._states = states
         self._contexts = contexts
         self._transfers = transfers
@@ -56,6 +57,16 @@ class EngineView:
     def running_tokens(self, server: int) -> int:
         """Tokens of the requests that run, computed so far."""
         return self._states[server].running()[1]
+
+    def waited(self, server: int, wait_ns: int) -> None:
+        """A call was admitted after so long."""
+        calls, total = self._waits[server]
+        self._waits[server] = (calls + 1, total + wait_ns)
+
+    def mean_wait_ns(self, server: int) -> int:
+        """Mean time from submission to admission of the calls admitted so far, in whole ns; 0 if there are none."""
+        calls, total = self._waits[server]
+        return total // calls if calls else 0
 
     def context(self, context: int) -> Context:
         """A context as it is now."""

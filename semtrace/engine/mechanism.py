@@ -60,6 +60,7 @@ class Waiting:
         prompt_tokens: tokens of its prompt.
         keys: keys of the full blocks of its prompt that it may find.
         critical: whether it is on the longest declared path of its instance.
+        since_ns: when it was submitted.
         put_off: whether a policy holds it back.
         loading: whether it waits for a load.
         wanted: a load that is to be tried again.
@@ -74,6 +75,7 @@ class Waiting:
     prompt_tokens: int
     keys: Sequence[int]
     critical: bool
+    since_ns: int
     put_off: bool = False
     loading: bool = False
     wanted: Wanted | None = None
@@ -117,7 +119,7 @@ class Mechanism:
         self._pins = 0
 
     def act(self, held: Held, event: int | None, action: Action) -> str | None:
-        """Carry out an action (ST-LIF-024, ST-LIF-035, ST-LIF-038 are here, the others below).
+        """Carry out an action (ST-LIF-024 and ST-LIF-038 are here, the others below).
 
         Args:
             held: the context that it is about.
@@ -146,11 +148,6 @@ class Mechanism:
             case Demote():
                 state = self._states[held.server]
                 state.demote(state.find(held.keys))
-            case Reserve():
-                server = held.server if event is None else self._call(event).server
-                if not 0 <= action.blocks <= self._blocks:
-                    raise ImpossibleError(f"reserves {action.blocks} blocks of {self._blocks}")
-                self._states[server].reserved = action.blocks
             case Hold():
                 self.put(self._call(event), put_off=True)
             case Unhold():
@@ -159,7 +156,21 @@ class Mechanism:
                 heapq.heappush(self._wakes, (max(action.at_ns, self.now_ns + 1), held.id))
             case Reuse():
                 return self._reuse(self._call(event), action)
+            case Reserve():
+                raise ImpossibleError("reserves blocks, and is asked about no server")
         return None
+
+    def reserve(self, server: int, action: Action) -> None:
+        """Leave blocks of a server to critical calls (ST-LIF-035).
+
+        Raises:
+            ImpossibleError: it is another action, or there are not so many blocks.
+        """
+        if not isinstance(action, Reserve):
+            raise ImpossibleError("answers a question about a server with something else than to reserve")
+        if not 0 <= action.blocks <= self._blocks:
+            raise ImpossibleError(f"reserves {action.blocks} blocks of {self._blocks}")
+        self._states[server].reserved = action.blocks
 
     # Time.
 

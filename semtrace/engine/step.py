@@ -215,7 +215,7 @@ class StepEngine:
         server.scheduler.add(request)
         if self._lifecycle is not None:
             self._requests[released.event] = request
-            request.critical = self._lifecycle.submitted(released, server.index)
+            request.critical = self._lifecycle.submitted(now_ns, released, server.index)
         self._lives[released.event] = Life(
             released.event, released.instance, released.operation, request, server.index, now_ns
         )

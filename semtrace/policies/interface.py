@@ -164,6 +164,10 @@ class View(Protocol):
         """Tokens of the requests that run, computed so far."""
         ...
 
+    def mean_wait_ns(self, server: int) -> int:
+        """Mean time from submission to admission of the calls admitted so far, in whole ns; 0 if there are none."""
+        ...
+
     def context(self, context: int) -> Context:
         """A context as it is now."""
         ...
@@ -338,7 +342,7 @@ class Demote:
 
 @dataclass(frozen=True)
 class Reserve:
-    """On the subject's server, leave the last so many free blocks to calls that are critical when they are admitted."""
+    """On a server, leave the last so many free blocks to calls that are critical. The question is about the server."""
 
     blocks: int
 
@@ -389,14 +393,16 @@ class Question:
     """Something to decide.
 
     Attributes:
-        context: the context that it is about.
+        context: the context that it is about; None if it is about a server.
         inputs: the numbers that the answer depends on, all of them.
         event: the call that it is about, if it is about one that waits.
+        server: the server that it is about, if it is about one; the only answer is `Reserve` then.
     """
 
-    context: int
+    context: int | None
     inputs: Mapping[str, Value]
     event: int | None = None
+    server: int | None = None
 
 
 class Policy(ABC):

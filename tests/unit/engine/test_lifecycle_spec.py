@@ -22,7 +22,7 @@ STEPS = ("start_ns", "end_ns", "tokens", "requests", "free_blocks")
 
 
 def test_examples_are_found():
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 4
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
