@@ -35,8 +35,7 @@ def engine(setup: Setup) -> Backend | Simulation:
             hint="name the model in the engine document",
         )
     policy = policy_of(prepared)
-    compiled = setup.simulator == "fast" and not prepared.settings.scheduler.asynchronous
-    if compiled and policy is None and setup.detail <= {"steps", "step_runs"}:
+    if setup.simulator == "fast" and policy is None and setup.detail <= {"steps", "step_runs"}:
         return FastEngine(prepared, setup.copies, steps="steps" in setup.detail)
     return StepEngine(prepared, Detail.of(setup.detail), policy)
 
