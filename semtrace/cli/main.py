@@ -20,6 +20,7 @@ COMMANDS: Final[dict[str, str]] = {
     "calibrate": "calibrate:calibrate",
     "engines": "engines:engines",
     "sweep": "sweeps:sweep",
+    "compare-policies": "sweeps:compare_policies",
     "pack": "bundles:pack",
     "unpack": "bundles:unpack",
     "seal": "streams:seal",

@@ -205,7 +205,7 @@ def _scenario(
 
     values: dict[str, Any] = Scenario.read(path).as_json() if path is not None else {}
     if arrivals is not None:
-        values["arrivals"] = _arrivals(arrivals)
+        values["arrivals"] = arrivals_of(arrivals)
     if copies is not None:
         values["copies"] = copies
     chosen = dict(values.get("backend", {}))
@@ -214,11 +214,7 @@ def _scenario(
     if backend is not None and backend != chosen.get("name"):
         chosen = {"name": backend}
     changes: dict[str, int | float | bool | str] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {setting}: must be KEY=VALUE", code="replay.set")
-        changes[key] = _setting(text, setting)
+    changes.update(setting_of(setting) for setting in settings)
     if chosen.get("name") == "engine":
         chosen["settings"] = _engine(chosen.get("settings"), engine, changes, trace)
     elif engine is not None:
@@ -243,6 +239,14 @@ def _engine(
     return read_engine(name, changes, trace=trace).as_json()
 
 
+def setting_of(setting: str) -> tuple[str, int | float | bool | str]:
+    """Key and value of an option `--set KEY=VALUE`."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--set {setting}: must be KEY=VALUE", code="replay.set")
+    return key, _setting(text, setting)
+
+
 def _setting(text: str, setting: str) -> int | float | bool | str:
     """A setting's value: a whole number where it is one, true, false, a decimal number, else the text."""
     if re.fullmatch(r"-?\d+", text):  # \d has digits of all scripts, of which `whole` refuses most
@@ -254,7 +258,8 @@ def _setting(text: str, setting: str) -> int | float | bool | str:
     return text
 
 
-def _arrivals(text: str) -> dict[str, Any]:
+def arrivals_of(text: str) -> dict[str, Any]:
+    """The arrivals that an option `--arrivals` stands for."""
     kind, *numbers = text.split(":")
     form = {
         "recorded": ("recorded", ()),

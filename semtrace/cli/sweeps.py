@@ -1,4 +1,4 @@
-"""The command `sweep`."""
+"""The commands `sweep` and `compare-policies`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from semtrace.cli.common import ForceOption, JsonOption, TraceArgument, command, emit, milliseconds, progress
+from semtrace.cli.numbers import LARGEST
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import RenderableType
+
+    from semtrace.sweep.policies import PolicyRow
 
 WorkersOption = Annotated[
     int | None,
@@ -101,4 +104,107 @@ def _text(value: dict[str, Any], table: "pa.Table") -> "list[RenderableType]":
     told = [row for row in table.to_pylist() if row["error"] is not None][:5]
     lines.extend(f"[red]point {row['point']} was refused: {escape(row['error'])}[/red]" for row in told)
     lines.append(escape(f"{value['points']:,} points, {value['refused']:,} refused, in {value['output']}"))
+    return lines
+
+
+@command
+def compare_policies(
+    trace: TraceArgument,
+    policies: Annotated[
+        str, typer.Option("--policies", metavar="A,B,…", help="Policies to compare (semtrace policies).")
+    ],
+    baseline: Annotated[
+        str, typer.Option("--baseline", metavar="POLICY", help="What they are compared with.")
+    ] = "prefix",
+    engine: Annotated[
+        str,
+        typer.Option("--engine", metavar="ENGINE", help="A ready engine with tiers, or the file of one."),
+    ] = "qwen3-8b-a100-host",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the engine.")
+    ] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            "--arrivals", metavar="HOW", help="recorded, together, poisson:MEAN_NS or closed-loop:USERS."
+        ),
+    ] = None,
+    copies: Annotated[int, typer.Option("--copies", min=1, max=LARGEST, help="Instances of every task.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="How many seeds, from 0.")] = 3,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT.parquet", help="Keep every run as a row here."),
+    ] = None,
+    workers: WorkersOption = None,
+    force: ForceOption = False,
+    json_output: JsonOption = False,
+) -> ExitCode:
+    """Replay a trace under several KV lifecycle policies, and compare each with one of them, over seeds.
+
+    Exit code 1: some runs were refused.
+    """
+    import tempfile
+
+    from semtrace.cli.runs import arrivals_of, setting_of
+    from semtrace.engine.document import read_engine
+    from semtrace.sweep.document import SweepDocument
+    from semtrace.sweep.policies import policy_sweep, rows_of
+    from semtrace.sweep.run import sweep as run
+
+    if output is not None and output.exists() and not force:
+        raise UsageError(f"{output}: exists already", code="output.exists", hint="--force replaces it")
+    changes = dict(setting_of(setting) for setting in settings or [])
+    base = SweepDocument.parse(
+        {
+            "engine": read_engine(engine, changes).as_json(),
+            "arrivals": [None if arrivals is None else arrivals_of(arrivals)],
+            "seeds": list(range(seeds)),
+            "copies": copies,
+        },
+        path="options",
+    )
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    document = policy_sweep(base, names, baseline)
+    with tempfile.TemporaryDirectory() as folder, progress("comparing", quiet=json_output) as update:
+        kept = output if output is not None else Path(folder) / "runs.parquet"
+        table = run(document, trace, kept, workers=workers, progress=update)
+    rows = rows_of(table.to_pylist(), baseline)
+    value = {
+        "baseline": baseline,
+        "engine": document.engine,
+        "seeds": seeds,
+        "output": None if output is None else str(output),
+        "policies": [row.as_dict() for row in rows],
+    }
+    emit(value, as_json=json_output, text=lambda: _policies(rows, baseline))
+    return ExitCode.FINDINGS if any(row.error for row in rows) else ExitCode.OK
+
+
+def _policies(rows: "list[PolicyRow]", baseline: str) -> "list[RenderableType]":
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("policy")
+    for heading in (
+        "mean root, ms", "p95 root, ms", f"against {baseline}, ms", "95 % interval, ms", "hit tokens", "loaded", "computed",
+        "preemptions",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for row in rows:
+        interval = row.interval
+        table.add_row(
+            escape(row.policy),
+            milliseconds(row.latency_ns),
+            milliseconds(row.p95_ns),
+            milliseconds(row.difference_ns),
+            "–" if interval is None else f"{milliseconds(interval.low)} … {milliseconds(interval.high)}",
+            *(
+                f"{row.sums.get(f'sum.{name}', 0):,}"
+                for name in ("cached_tokens", "loaded_tokens", "computed_prompt_tokens", "preemptions")
+            ),
+        )
+    lines: list[RenderableType] = [table]
+    lines.extend(f"[red]{escape(row.policy)}: {escape(row.error)}[/red]" for row in rows if row.error)
+    lines.append("medians over seeds; a difference is of the same arrivals under both policies")
     return lines

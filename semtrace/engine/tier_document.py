@@ -144,12 +144,6 @@ def judge_lifecycle(
                 f"tiers.{tier.value}",
                 f"give tiers.{tier.value}: {{blocks: …}} and links.{tier.value}",
             )
-        if sized is not None and policy.name in UNDRIVEN:
-            raise _refused(
-                f"policy {policy.name} uses no tier",
-                f"tiers.{tier.value}",
-                "choose another policy, or leave tiers out",
-            )
 
 
 def tier_blocks(tiers: TiersDocument, block_bytes: int | None) -> dict[TierName, int]:

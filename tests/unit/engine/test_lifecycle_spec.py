@@ -57,8 +57,6 @@ LINK = {"links": {"host": {"out_bytes_per_s": 10, "in_bytes_per_s": 10}}}
         ({"policy": {"name": "keep"}, **HOST}, "links.host", "tier host has no link"),
         ({"policy": {"name": "keep"}, **LINK}, "tiers.host", "no such tier"),
         ({"policy": {"name": "keep"}, **HOST, **LINK, "model": None}, "model", "bytes of a block"),
-        ({"policy": {"name": "prefix"}, **HOST, **LINK}, "tiers.host", "prefix uses no tier"),
-        ({**HOST, **LINK}, "tiers.host", "prefix uses no tier"),
         (
             {"policy": {"name": "keep"}, "scheduler": {"prefix_caching": False}},
             "scheduler.prefix_caching",
