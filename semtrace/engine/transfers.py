@@ -232,7 +232,10 @@ class Transfers:
         job = Saving(
             held, held.event, held.server, tier_name, drop, blocks, [blocks[at] for at in missing], moved
         )
+        kept = [key for key in keys if tier.readable(key)]
+        tier.read(kept)  # so that what is there of the chain does not make room for the rest of it
         got = tier.take(moved)
+        tier.was_read(kept)
         if got is None:
             return f"no room in tier {tier_name.value}"
         tier.touch(reversed(keys))  # so that the first block is the last to be forgotten
