@@ -163,10 +163,12 @@ def cached_within_prompt(view: ExecutionView) -> Iterator[Finding]:
 
 @rule("ST-EXE-018")
 def computed_what_was_not_cached(view: ExecutionView) -> Iterator[Finding]:
-    """Prompt tokens that were neither found in a cache nor loaded nor reused were computed."""
+    """Prompt tokens that were neither found in a cache nor loaded nor reused were computed; a preempted one may find more later."""
     names = ("prompt_tokens", "cached_tokens", "computed_prompt_tokens", "loaded_tokens", "reused_tokens")
     prompt, cached, computed, loaded, reused = (view.ints("events", name) for name in names)
-    known = (prompt != NULL) & (cached != NULL) & (computed != NULL)
+    known = (
+        (prompt != NULL) & (cached != NULL) & (computed != NULL) & (view.ints("events", "preemptions") <= 0)
+    )
     saved = cached + np.maximum(loaded, 0) + np.maximum(reused, 0)
     yield from found(
         "ST-EXE-018",

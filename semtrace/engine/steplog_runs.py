@@ -167,32 +167,67 @@ def _yield_loop(
 
 
 def _sum_runs(execution: Execution, yields: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The geometry of all steps: what a run adds is affine in the step, so two running sums give it."""
+    """The geometry of all steps of an execution."""
     steps, runs = execution["steps"], execution["step_runs"]
     server = execution["events"].ints("server")[runs.ints("event")]
     first = np.searchsorted(steps.ints("server"), server) + runs.ints("first_step")
     last = first + runs.ints("count")
-    start, tokens = runs.ints("start_position"), runs.ints("tokens_per_step")
     decode = runs.ints("phase") == Phase.DECODE
-    made = np.zeros((steps.rows, len(GEOMETRY)), dtype=np.int64)
+    return lay_runs(
+        steps.rows,
+        first,
+        last,
+        start=runs.ints("start_position"),
+        tokens=runs.ints("tokens_per_step"),
+        decode=decode,
+        yields=yields == 1,
+    )
+
+
+def lay_runs(
+    steps: int,
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    *,
+    start: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    decode: NDArray[np.bool_],
+    yields: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """The geometry of steps, from the runs in them: what a run adds is affine in the step, so two running sums give it.
+
+    Args:
+        steps: how many steps.
+        first: the first step of each run.
+        last: the step after its last one.
+        start: tokens computed before it.
+        tokens: tokens in each of its steps.
+        decode: which are decode, and yield a token in every step.
+        yields: which of the others yield a token in their last step.
+
+    Returns:
+        int64[steps, 8], in the order of `GEOMETRY` (ST-COST-001).
+    """
+    made = np.zeros((steps, len(GEOMETRY)), dtype=np.int64)
 
     def add(
         column: int, mask: NDArray[np.bool_], value: NDArray[np.int64], slope: NDArray[np.int64] | int
     ) -> None:
-        level, rise = np.zeros(steps.rows + 1, dtype=np.int64), np.zeros(steps.rows + 1, dtype=np.int64)
+        level, rise = np.zeros(steps + 1, dtype=np.int64), np.zeros(steps + 1, dtype=np.int64)
         slopes = np.broadcast_to(np.asarray(slope, dtype=np.int64), value.shape)[mask]
         at_zero = value[mask] - slopes * first[mask]
         for array, change in ((level, at_zero), (rise, slopes)):
             np.add.at(array, first[mask], change)
             np.subtract.at(array, last[mask], change)
-        made[:, column] += np.cumsum(level)[:-1] + np.arange(steps.rows) * np.cumsum(rise)[:-1]
+        made[:, column] += np.cumsum(level)[:-1] + np.arange(steps) * np.cumsum(rise)[:-1]
 
-    add(0, np.ones(runs.rows, dtype=np.bool_), np.ones(runs.rows, dtype=np.int64), 0)
+    ones = np.ones(len(first), dtype=np.int64)
+    add(0, ones.astype(np.bool_), ones, 0)
     pairs = tokens * start + tokens * (tokens + 1) // 2
     for mask, columns in ((~decode, (1, 4, 5)), (decode, (2, 6, 7))):
         add(columns[0], mask, tokens, 0)
         add(columns[1], mask, pairs, tokens * tokens)
         add(columns[2], mask, start + tokens, tokens)
-    add(3, decode, np.ones(runs.rows, dtype=np.int64), 0)
-    np.add.at(made[:, 3], (last - 1)[~decode & (yields == 1)], 1)
+    add(3, decode, ones, 0)
+    np.add.at(made[:, 3], (last - 1)[~decode & yields], 1)
     return made

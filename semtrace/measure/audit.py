@@ -28,6 +28,7 @@ from semtrace.measure.audit_form import judge_form, judge_header, judge_outcomes
 from semtrace.measure.audit_ideal import judge_ideal
 from semtrace.measure.audit_order import judge_order
 from semtrace.measure.audit_release import judge_arrivals, judge_release
+from semtrace.measure.audit_steps import judge_steps
 from semtrace.measure.ready import Expected, no_plan
 from semtrace.measure.report import AuditReport, Ledger
 from semtrace.measure.slots import Slots
@@ -87,6 +88,7 @@ def audit(
     judge_ideal(case, judge_form(case))
     judge_critical_path(case)
     judge_decomposition(case)
+    judge_steps(case)
     if measures is not None:
         judge_reported(case, measures)
     facts = {

@@ -48,6 +48,17 @@ RULES: Final = {
     "ST-AUD-042": "what the ideal backend does",
     "ST-AUD-050": "the decomposition adds up",
     "ST-AUD-051": "reported measures",
+    "ST-AUD-060": "the engine and its servers",
+    "ST-AUD-061": "steps of a server one after the other",
+    "ST-AUD-062": "calls and their runs of steps",
+    "ST-AUD-063": "steps are the sums of their runs",
+    "ST-AUD-064": "limits of a step",
+    "ST-AUD-065": "positions of runs",
+    "ST-AUD-066": "phases of runs",
+    "ST-AUD-067": "times of events are those of their steps",
+    "ST-AUD-068": "prompt tokens computed",
+    "ST-AUD-069": "steps take what they cost",
+    "ST-AUD-070": "no server idle with work",
 }
 """The rules of the audit, by requirement (spec, audit.md)."""
 
