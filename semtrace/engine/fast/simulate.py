@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 WORTH_COMPILING: Final = 2_000
 """Events from which on loading the compiler pays."""
+WORTH_TOKENS: Final = 300_000
+"""Output tokens from which on it does too: a few long requests have many steps."""
 LISTED: Final = 20_000_000
 """Numbers up to which plain Python works on lists, which it indexes faster than arrays."""
 
@@ -125,6 +127,10 @@ def simulate(
         UsageError: the run is too large for the engine's 32-bit block numbers.
     """
     state = build(trace, constraints, copies, work, settings, cost, program, detail=detail)
+    if compiled is None:
+        compiled = (
+            state.events >= WORTH_COMPILING or int(work.output_tokens[state.operation].sum()) >= WORTH_TOKENS
+        )
     return finish(state, execute(state, progress=progress, compiled=compiled), trace)
 
 
