@@ -255,6 +255,8 @@ def admit(s: Numbers, b: Numbers, server: int, threshold: int, budget: int, now:
         else:
             compute(s, server, slot, tokens)
         budget -= tokens
+    if passed != 0:
+        s[server + BLOCKED] = 0  # it was not the first who could not be admitted
     while passed != 0:
         event = passed
         passed = s[event + NEXT_WAITING]

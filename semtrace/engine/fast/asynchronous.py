@@ -1,6 +1,6 @@
 """Two steps in flight: a step is scheduled while the one before it computes, with placeholders for tokens not known yet.
 
-The rules are those of `semtrace.engine.scheduler`. Every request is looked at in every step; there are no runs.
+The rules are those of `semtrace.engine.scheduler`. Every request is looked at in every step but those of runs (`ahead_runs`).
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from semtrace.engine.fast.admission import admit, count_row, end_running, log_row, preempt
+from semtrace.engine.fast.ahead_runs import close_ahead, plan_ahead, register_known
 from semtrace.engine.fast.layout import (
     BASE,
     BLOCK_SIZE,
-    CACHING,
     CHUNK,
     COMPUTED,
     DECODE,
@@ -21,13 +21,11 @@ from semtrace.engine.fast.layout import (
     EVENT,
     FIRST,
     FIRST_TOKEN,
-    FOUND_SALTED,
     FREE,
     GEOMETRY0,
     HELD,
     IN_FLIGHT,
     IN_STEP,
-    KEY,
     LEFT_OUT,
     MOST_TOKENS,
     NEVER,
@@ -43,7 +41,7 @@ from semtrace.engine.fast.layout import (
     PREEMPTED_AT,
     PREFILL,
     PROMPT,
-    REGISTERED,
+    RUN,
     RUNNING,
     SLOT,
     SLOTS,
@@ -57,7 +55,7 @@ from semtrace.engine.fast.layout import (
     TOKENS,
     WAITING,
 )
-from semtrace.engine.fast.pool import register, take
+from semtrace.engine.fast.pool import take
 from semtrace.engine.fast.queue import withdraw
 from semtrace.engine.fast.release import end_event, fire, later
 from semtrace.engine.fast.runs import cost, log_step
@@ -65,15 +63,6 @@ from semtrace.engine.fast.scheduler import least
 
 if TYPE_CHECKING:
     from semtrace.engine.fast.numbers import Numbers
-
-
-def register_known(s: Numbers, b: Numbers, slot: int, tokens: int) -> None:
-    """Let the full blocks of a request's leading tokens be found."""
-    if s[CACHING]:
-        full = tokens // s[BLOCK_SIZE]
-        for index in range(s[slot + REGISTERED], full):
-            register(s, b, b[s[slot + TABLE] + index], s[slot + FOUND_SALTED] + b[s[slot + KEY] + index])
-            s[slot + REGISTERED] = index + 1
 
 
 def schedule_ahead(s: Numbers, b: Numbers, server: int, threshold: int) -> int:
@@ -154,6 +143,8 @@ def enter_step(s: Numbers, server: int, slot: int, place: int) -> None:
 
 def start_ahead(s: Numbers, b: Numbers, f: Any, server: int) -> bool:
     """Schedule a step, if there is one; whether to try once more."""
+    if plan_ahead(s, b, f, server):
+        return False
     now = s[NOW]
     running = s[server + RUNNING]
     alone = running + s[server + WAITING] <= 1
@@ -185,9 +176,11 @@ def start_ahead(s: Numbers, b: Numbers, f: Any, server: int) -> bool:
     return idle
 
 
-def end_oldest(s: Numbers, b: Numbers, server: int) -> None:
+def end_oldest(s: Numbers, b: Numbers, f: Any, server: int) -> None:
     """The older step in flight ends now: tokens come, requests end, in the order in which they were scheduled."""
     now = s[NOW]
+    if s[server + RUN] > 0:
+        close_ahead(s, b, f, server, NEVER)
     odd = (s[server + STEP] - (1 if s[server + NEXT_END] == NEVER else 2)) & 1
     s[server + END] = s[server + NEXT_END]
     s[server + NEXT_END] = NEVER

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from semtrace.engine import cost
 from semtrace.engine.fast import (
     admission,
+    ahead_runs,
     asynchronous,
     heap,
     loop,
@@ -30,7 +31,7 @@ from semtrace.engine.fast import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MODULES = (heap, pool, queue, release, wheel, runs, admission, scheduler, asynchronous, loop)
+_MODULES = (heap, pool, queue, release, wheel, runs, admission, scheduler, ahead_runs, asynchronous, loop)
 _ARRAYS = {
     "s": "int64[::1]",
     "b": "uint32[::1]",

@@ -189,6 +189,7 @@ NEXT_END: Final = 26
 STALLED: Final = 27
 IN_STEP: Final = 28
 STEP_LISTS: Final = 30
+PLANNED: Final = 31
 SERVER_SIZE: Final = 32
 
 # A slot: what a running request is while it runs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from semtrace.engine.fast.ahead_runs import close_ahead
 from semtrace.engine.fast.asynchronous import end_oldest, start_ahead
 from semtrace.engine.fast.heap import pop
 from semtrace.engine.fast.layout import (
@@ -103,6 +104,14 @@ def prefix(s: Numbers, b: Numbers, server: int, event: int) -> int:
     return hits
 
 
+def cut(s: Numbers, b: Numbers, f: Any, server: int) -> None:
+    """End a server's run with what it has begun by now."""
+    if s[ASYNCHRONOUS]:
+        close_ahead(s, b, f, server, s[NOW])
+    else:
+        close(s, b, f, server, s[NOW])
+
+
 def next_server(s: Numbers) -> int:
     """The servers one after the other."""
     server = s[NEXT_SERVER]
@@ -123,7 +132,7 @@ def choose(s: Numbers, b: Numbers, f: Any, event: int) -> int:
         longest = -1
         for server in range(first, last, SERVER_SIZE):
             if s[server + RUN] > 0:
-                close(s, b, f, server, s[NOW])
+                cut(s, b, f, server)
             hits = prefix(s, b, server, event)
             if hits > longest or (hits == longest and load(s, server) < load(s, best)):
                 best = server
@@ -152,7 +161,7 @@ def route(s: Numbers, b: Numbers, f: Any) -> None:
         if s[server + WAITING_FIRST] != head:
             s[server + BLOCKED] = 0
             if s[server + RUN] > 0 and not full:
-                close(s, b, f, server, s[NOW])
+                cut(s, b, f, server)
 
 
 def run(s: Numbers, b: Numbers, f: Any) -> int:
@@ -184,7 +193,7 @@ def run(s: Numbers, b: Numbers, f: Any) -> int:
         for server in range(first, last, SERVER_SIZE):
             if s[server + END] == now:
                 if s[ASYNCHRONOUS]:
-                    end_oldest(s, b, server)
+                    end_oldest(s, b, f, server)
                 else:
                     end_step(s, b, f, server)
         settle(s)
