@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, str]] = {
     "compare": "results:compare",
     "calibrate": "calibrate:calibrate",
     "engines": "engines:engines",
+    "policies": "policies:policies",
     "sweep": "sweeps:sweep",
     "compare-policies": "sweeps:compare_policies",
     "pack": "bundles:pack",
