@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from semtrace.policies.interface import CallEnded, CallReady, Hold, Keep, Policy, Question, Timer, Wake
+from semtrace.engine.log import Detail
+from semtrace.engine.step import StepEngine
+from semtrace.policies.interface import (
+    CallEnded,
+    CallReady,
+    Facts,
+    Hold,
+    Keep,
+    Moved,
+    Policy,
+    Pressure,
+    Question,
+    Timer,
+    ToolEnded,
+    ToolStarted,
+    Wake,
+)
 from semtrace.policies.registry import policy_names
+from semtrace.records.document import Document
+from semtrace.replay.controller import Controller, VirtualClock
 from semtrace.testing.agents import random_workload
 from semtrace.testing.policies import PolicyTests, run_policy
+from support.engine_cases import by_steps, random_case
 from support.scripted import installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from semtrace.policies.interface import Action, Facts, Notice, View
+    from semtrace.policies.interface import Action, Notice, View
 
 
 class TestKeep(PolicyTests):
@@ -191,3 +211,43 @@ def test_calls_that_are_held_back_are_let_go_in_the_end():
             }
         tests.test_all_ends()
         tests.test_no_block_is_held_in_the_end()
+
+
+class Idle(Policy):
+    """It is told of everything, looks at all that there is to see, and does nothing."""
+
+    name = "idle"
+    rule = "Nothing."
+    source = "a test"
+    notices: ClassVar = frozenset({CallEnded, CallReady, Moved, Pressure, Timer, ToolEnded, ToolStarted})
+
+    def on(self, notice: Notice, view: View) -> Iterable[Question]:
+        del notice
+        for server in range(self.facts.servers):
+            seen = [view.free_blocks(server), list(view.waiting_needs(server)), view.contexts(server)]
+            seen += [view.running_tokens(server), view.step_ns(server), view.prefill_ns(server, 3, 2)]
+            assert len(seen) == 6
+        return ()
+
+    def choose(self, inputs: Mapping[str, Any]) -> Sequence[Action]:
+        del inputs
+        return ()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_policy_that_does_nothing_changes_nothing(seed: int):
+    """ST-LIF-001: told of all and asking nothing, it leaves every event and every step as they are without it."""
+    case = random_case(Random(seed), asynchronous=seed % 4 == 0)
+    settings = case.prepared.settings
+    facts = Facts(settings.block_size, None, settings.blocks - 1, {}, {}, settings.servers, 1, 1)
+    without, engine = by_steps(case)
+    driven = StepEngine(case.prepared, Detail(steps=True), (Idle(Document(), facts), facts))
+    controller = Controller(case.trace, case.constraints, case.copies, driven, VirtualClock())
+    controller.run()
+    others = {"loaded_tokens", "reused_tokens"}  # nothing is loaded or reused: 0, and null without a policy
+    assert {name: values for name, values in controller.columns.items() if name not in others} == {
+        name: values for name, values in without.columns.items() if name not in others
+    }
+    assert {name: table.to_pydict() for name, table in driven.detail().items()} == {
+        name: table.to_pydict() for name, table in engine.detail().items()
+    }
