@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from semtrace.check.executions import DETAIL_TABLES, judge_execution
 from semtrace.check.finding import Finding
 from semtrace.check.rules import Ledger
+from semtrace.check.segments import TOKEN_ID_BYTES
 from semtrace.check.trace import judge_trace
 from semtrace.errors import SemtraceError
 from semtrace.records.columns import Columns
@@ -16,7 +17,14 @@ from semtrace.records.execution import Execution
 from semtrace.records.execution_tables import EXECUTION_TABLE
 from semtrace.records.trace import Content, MemoryContent, Trace
 from semtrace.records.trace_tables import TRACE_TABLE
-from semtrace.store.digests import detail_digest, execution_digest, show, trace_digest, work_digest
+from semtrace.store.digests import (
+    artifact_digest,
+    detail_digest,
+    execution_digest,
+    show,
+    trace_digest,
+    work_digest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -111,6 +119,9 @@ def _execution(bundle: Bundle, name: str, stored: StoredExecution, trace: Trace 
     ledger = Ledger()
     tables = _read_tables(bundle, stored.tables, EXECUTION_TABLE, ledger)
     execution = Execution(stored.header, tables, _read_content(bundle, stored, ledger))
+    if not ledger.causes("content"):
+        for finding in _token_ids(execution.content):
+            ledger.add(finding, "content")
     if not ledger.causes("instances", "events"):
         digest = show(execution_digest(execution))
         if stored.execution_digest != digest:
@@ -125,3 +136,16 @@ def _execution(bundle: Bundle, name: str, stored: StoredExecution, trace: Trace 
                 ledger.add(Finding("ST-DIG-014", message, table=_MANIFEST, column="detail_digests"))
     for finding in judge_execution(execution, trace, ledger):
         yield replace(finding, table=f"executions/{name}/{finding.table}")
+
+
+def _token_ids(content: Content) -> Iterator[Finding]:
+    """What lies in the packs of an execution has its digest, and is token ids."""
+    for digest in content:
+        held = content.get(digest) or b""
+        if artifact_digest(held) != digest:
+            yield Finding(
+                "ST-ART-007", f"the content {show(digest)} does not have that digest", table="packs"
+            )
+        elif len(held) % TOKEN_ID_BYTES:
+            message = f"the content {show(digest)} has {len(held)} bytes, which are no whole token ids"
+            yield Finding("ST-ART-004", message, table="packs")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,15 +12,17 @@ from semtrace.check.finding import Finding, found
 from semtrace.check.rules import Rule, rule
 from semtrace.check.view import TraceView
 from semtrace.errors import FormatError, SemtraceError
-from semtrace.records.chat import join_message, split_message
+from semtrace.records.chat import join_message, split_message, split_output
 from semtrace.records.columns import NULL
-from semtrace.records.document import canonical_json, parse_canonical
-from semtrace.records.enums import Availability, Role
+from semtrace.records.document import canonical_json, parse_canonical, parse_json
+from semtrace.records.enums import Availability, OperationKind, Role
 from semtrace.records.media import MESSAGE_TYPE, TEXT_TYPE
 from semtrace.store.digests import artifact_digest, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from semtrace.records.trace import Trace
 
@@ -178,7 +179,7 @@ def _json_problem(content: bytes) -> str | None:
 
 def _json_list(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), list)
+        return isinstance(parse_json(text), list)
     except (ValueError, RecursionError):
         return False
 
@@ -195,8 +196,8 @@ def messages_rebuild(view: ContentView) -> Iterator[Finding]:
     )
     operation, message = view.raw("segments", "operation"), view.raw("segments", "message")
     role = view.raw("segments", "role")
-    asked = view.known("segments", "envelope") | (role == Role.TOOLS)
     view.need("segments.artifact")
+    asked = view.known("segments", "envelope") | (role == Role.TOOLS) | _may_be_no_text(view, operation, role)
     if not asked.any():
         return
     begins = np.append(True, (operation[1:] != operation[:-1]) | (message[1:] != message[:-1]))[
@@ -204,7 +205,7 @@ def messages_rebuild(view: ContentView) -> Iterator[Finding]:
     ]
     starts = np.flatnonzero(begins)
     ends = np.append(starts[1:], len(operation))
-    chosen = np.flatnonzero(asked[starts])
+    chosen = np.flatnonzero(np.logical_or.reduceat(asked, starts))
     envelope, artifact = view.ints("segments", "envelope"), view.ints("segments", "artifact")
     problems: dict[str, dict[int, str]] = {name: {} for name in _MESSAGE_REQUIREMENTS}
     judged: dict[tuple[int, ...], tuple[str, str] | None] = {}
@@ -220,6 +221,17 @@ def messages_rebuild(view: ContentView) -> Iterator[Finding]:
         yield from _said(requirement, rows, "segments", "envelope")
 
 
+def _may_be_no_text(view: ContentView, operation: NDArray[Any], role: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which segments of model calls have content of a type that need not be text, though they are sent as such."""
+    codes, types = view.media_codes
+    other = np.array([not media_type.startswith("text/") for media_type in types], dtype=np.bool_)
+    other = np.append(other[codes], False)[view.ints("segments", "artifact")]
+    sent: NDArray[np.bool_] = (role != Role.TEMPLATE) & (
+        view.raw("operations", "kind")[operation] == OperationKind.LLM
+    )
+    return other & sent
+
+
 def _said(requirement: str, problems: dict[int, str], table: str, column: str) -> Iterator[Finding]:
     """A finding for rows whose problems are in words already."""
     yield from found(requirement, list(problems), lambda row: problems[row], table=table, column=column)
@@ -228,11 +240,14 @@ def _said(requirement: str, problems: dict[int, str], table: str, column: str) -
 def _message_problem(
     role: Role, envelope: bytes | None, row: int, contents: list[bytes | None]
 ) -> tuple[str, str] | None:
-    if any(content is None or not _is_utf8(content) for content in contents) or (
-        row != NULL and envelope is None
-    ):
+    if any(content is None for content in contents) or (row != NULL and envelope is None):
         return None  # content that is not here cannot be judged
-    texts = [content.decode() for content in contents if content is not None]
+    try:
+        texts = [content.decode() for content in contents if content is not None]
+    except UnicodeDecodeError as error:
+        return (
+            "ST-CHAT-006" if role is Role.TOOLS else "ST-CHAT-003"
+        ), f"its content is no UTF-8 text: {error}"
     if role is Role.TOOLS:
         return None if _json_list("".join(texts)) else ("ST-CHAT-006", "the tools are not a JSON list")
     problem = None if envelope is None else _form_problem(envelope)
@@ -308,6 +323,38 @@ def outputs_rebuild(view: ContentView) -> Iterator[Finding]:
     yield from _said("ST-CHAT-007", malformed, "operations", "output_envelope")
 
 
+@rule("ST-CHAT-010")
+def outputs_formed(view: ContentView) -> Iterator[Finding]:
+    """The output of a model is text, or the members of its message that text does not say."""
+    read = view.reader()
+    view.need("ST-ART-009", "ST-ART-010")
+    codes, types = view.media_codes
+    output = view.ints("operations", "output")
+    rows = np.flatnonzero((view.raw("operations", "kind") == OperationKind.LLM) & (output != NULL))
+    plain = np.append(view.has_media_type(TEXT_TYPE), True)
+    problems: dict[int, str] = {}
+    judged: dict[int, str | None] = {}
+    for row in rows[~plain[output[rows]]].tolist():
+        at = int(output[row])
+        if at not in judged:
+            judged[at] = _output_problem(read(at), types[codes[at]])
+        problem = judged[at]
+        if problem:
+            problems[row] = f"the output of operation {row} {problem}"
+    yield from _said("ST-CHAT-010", problems, "operations", "output")
+
+
+def _output_problem(content: bytes | None, media_type: str) -> str | None:
+    """What is wrong with the output of a model that is not of type text, None if nothing is."""
+    if content is None:
+        return None  # what is not here cannot be judged
+    if media_type != MESSAGE_TYPE:
+        return f"is of type {media_type!r}, must be {TEXT_TYPE!r} or {MESSAGE_TYPE!r}"
+    if split_output(parse_canonical(content)) == (content, MESSAGE_TYPE):
+        return None
+    return "has a role, a name, an empty member or nothing but text: it is not as a producer writes it"
+
+
 @rule("ST-SEG-013")
 def spans_repeat(view: ContentView) -> Iterator[Finding]:
     """A segment that repeats a span of a text output has the bytes of the span."""
@@ -346,5 +393,6 @@ CONTENT_RULES: Final[tuple[Rule[ContentView], ...]] = (
     content_formed,
     messages_rebuild,
     outputs_rebuild,
+    outputs_formed,
     spans_repeat,
 )

@@ -17,12 +17,13 @@ the text at `/content`, or the members merged.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.errors import FormatError, IntegrityError
 from semtrace.records.columns import NULL
-from semtrace.records.document import canonical_json, parse_canonical
+from semtrace.records.document import canonical_json, parse_canonical, parse_json
 from semtrace.records.enums import Role
 
 if TYPE_CHECKING:
@@ -45,9 +46,11 @@ _WIRE_ROLES: Final = {
 }
 _DECODERS: Final[dict[str, Callable[[str], Any]]] = {
     "text": str,
-    "json": parse_canonical,
-    "merge": parse_canonical,
+    "json": parse_json,
+    "merge": parse_json,
 }
+_INDEX: Final = re.compile(r"0|[1-9][0-9]*")
+_ESCAPE: Final = re.compile(r"~(?![01])")
 _ROLE_NAMES: Final[dict[int, str]] = {
     Role.SYSTEM: "system",
     Role.USER: "user",
@@ -212,13 +215,12 @@ def join_message(
             text = "".join(texts[taken : taken + count])
             taken += count
             value = _DECODERS[encoding](text)
+            steps = _steps(pointer)
             if encoding == "merge":
-                target = _find(message, pointer)
-                target.update(value)
+                _members(_find(message, steps)).update(_members(value))
             else:
-                parent, _, key = pointer.rpartition("/")
-                target = _find(message, parent)
-                target[int(key) if isinstance(target, list) else _unescape(key)] = value
+                target = _find(message, steps[:-1])
+                target[_place(target, steps[-1])] = value
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise IntegrityError(
             f"envelope and segments do not make a message: {error}",
@@ -234,14 +236,34 @@ def join_message(
     return message
 
 
-def _find(message: Any, pointer: str) -> Any:
-    for key in pointer.split("/")[1:]:
-        message = message[int(key) if isinstance(message, list) else _unescape(key)]
+def _steps(pointer: str) -> list[str]:
+    """The parts of a JSON pointer (RFC 6901)."""
+    if pointer and not pointer.startswith("/"):
+        raise ValueError(f"{pointer!r} is no JSON pointer: it does not begin with '/'")
+    if _ESCAPE.search(pointer):
+        raise ValueError(f"{pointer!r} is no JSON pointer: '~' stands alone")
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+
+
+def _place(value: Any, step: str) -> int | str:
+    """The index or key that a part of a pointer is in a value."""
+    if isinstance(value, dict):
+        return step
+    if not isinstance(value, list) or not _INDEX.fullmatch(step) or int(step) >= len(value):
+        raise ValueError(f"{step!r} leads to nothing")
+    return int(step)
+
+
+def _find(message: Any, steps: list[str]) -> Any:
+    for step in steps:
+        message = message[_place(message, step)]
     return message
 
 
-def _unescape(key: str) -> str:
-    return key.replace("~1", "/").replace("~0", "~")
+def _members(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("what is merged is not an object, or is merged into none")
+    return value
 
 
 def context(trace: Trace, operation: int) -> Iterator[tuple[int, int]]:
@@ -280,14 +302,14 @@ def context(trace: Trace, operation: int) -> Iterator[tuple[int, int]]:
 
 def _tools(text: str) -> list[Any]:
     try:
-        tools = parse_canonical(text)
+        tools = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise IntegrityError(
-            f"tool definitions are not JSON: {error}", code="chat.tools", requirement="ST-CHAT-003"
+            f"tool definitions are not JSON: {error}", code="chat.tools", requirement="ST-CHAT-006"
         ) from error
     if not isinstance(tools, list):
         raise IntegrityError(
-            "tool definitions are not a JSON list", code="chat.tools", requirement="ST-CHAT-003"
+            "tool definitions are not a JSON list", code="chat.tools", requirement="ST-CHAT-006"
         )
     return tools
 

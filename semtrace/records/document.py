@@ -24,6 +24,7 @@ from pydantic import (
     PlainSerializer,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     model_serializer,
 )
@@ -44,10 +45,16 @@ YAML_LIMIT = 1024 * 1024
 """Largest document read as YAML, in bytes: reading YAML takes a hundred times the time of reading JSON."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_DIGITS = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+_STORED: Final = "stored"
+"""The context in which values are those of a stored document: in a program an integer is one."""
+
+_DIGITS = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_DECIMAL_ERROR: Final = "decimal"
 
 
-def _from_digits(value: object) -> object:
+def _from_digits(value: object, info: ValidationInfo) -> object:
+    if info.context == _STORED and not (isinstance(value, str) and _DIGITS.fullmatch(value)):
+        raise PydanticCustomError(_DECIMAL_ERROR, "must be a text of decimal digits")
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
 
 
@@ -56,14 +63,7 @@ Int64 = Annotated[
     BeforeValidator(_from_digits),
     Field(ge=-(1 << 63), lt=1 << 63),
     PlainSerializer(str, str, when_used="json"),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": -(1 << 63), "maximum": (1 << 63) - 1},
-                {"type": "string", "pattern": f"^{_DIGITS.pattern}$"},
-            ]
-        }
-    ),
+    WithJsonSchema({"type": "string", "pattern": f"^({_DIGITS.pattern})$"}),
 ]
 """An integer that may be 2^53 or more, which canonical JSON does not have: written as a string (ST-DOC-004)."""
 
@@ -79,6 +79,11 @@ def _digest(text: str) -> str:
 _DIGEST_ERROR: Final = "digest"
 Digest = Annotated[str, AfterValidator(_digest), Field(json_schema_extra={"pattern": f"^{_DIGEST.pattern}$"})]
 """A digest, as documents have it (ST-DIG-021)."""
+
+_REQUIREMENT: Final = {_DIGEST_ERROR: "ST-DIG-021", _DECIMAL_ERROR: "ST-DOC-004"}
+"""By kind of error, the requirement that says more than ST-DOC-001."""
+
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 NAMESPACED: Final = re.compile(r"[^/]+/[\s\S]+")
 """What an extension's key looks like."""
@@ -109,7 +114,22 @@ def parse_canonical(text: str | bytes) -> Any:
         ValueError: it is not JSON.
         RecursionError: it is nested too deeply.
     """
-    return json.loads(text, parse_int=_integer_or_double)
+    return json.loads(text, parse_int=_integer_or_double, parse_constant=_no_constant)
+
+
+def parse_json(text: str) -> Any:
+    """The values that JSON from strangers spells, as `parse_canonical` has them.
+
+    Raises:
+        ValueError: it is not JSON as RFC 7493 has it: with a member twice in an object, `NaN` or a lone surrogate.
+        RecursionError: it is nested too deeply.
+    """
+    value = json.loads(
+        text, parse_int=_integer_or_double, object_pairs_hook=_once, parse_constant=_no_constant
+    )
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()  # a lone one has no UTF-8 form
+    return value
 
 
 def has_too_many_values(raw: bytes) -> bool:
@@ -191,16 +211,15 @@ class Document(BaseModel):
             DocumentError: naming every field that is wrong, with its position.
         """
         try:
-            return cls.model_validate(value)
+            return cls.model_validate(value, context=_STORED)
         except ValidationError as error:
             details = error.errors(include_url=False)
+            kinds = {detail["type"] for detail in details}
             raise DocumentError(
                 "; ".join(_explain(detail) for detail in details),
                 code="document.invalid",
                 path=path,
-                requirement="ST-DIG-021"
-                if all(detail["type"] == _DIGEST_ERROR for detail in details)
-                else "ST-DOC-001",
+                requirement=_REQUIREMENT.get(kinds.pop(), "ST-DOC-001") if len(kinds) == 1 else "ST-DOC-001",
             ) from error
 
     @classmethod

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from semtrace.errors import FormatError, IntegrityError
+from semtrace.store.arrow_format import MAGIC, Batch, Block, footer, is_big_endian
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAGIC: Final = b"ARROW1\0\0"
 TABLE_FLOOR: Final = 64 << 20
 """Bytes that a table may always decompress to: every row of it costs a reader time."""
 PACK_FLOOR: Final = 1 << 30
@@ -26,10 +26,11 @@ RAW_CEILING: Final = 16 << 30
 RAW_RATIO: Final = 1000
 """Between the two, how many times its stored size a member may decompress to."""
 
-_RECORD_BATCH: Final = 3  # of the union MessageHeader of the Arrow format
-_PLAIN_TYPES: Final = frozenset(
-    {pa.uint8(), pa.uint32(), pa.uint64(), pa.int64(), pa.string(), pa.large_binary(), pa.binary(32)}
-)
+_BUFFERS: Final = {
+    **dict.fromkeys((pa.uint8(), pa.uint32(), pa.uint64(), pa.int64(), pa.binary(32)), 2),
+    **dict.fromkeys((pa.string(), pa.large_binary()), 3),
+}
+"""The types of columns, and how many buffers one has: bitmap, offsets where its values differ in length, values."""
 
 
 def damaged(name: str, error: object) -> IntegrityError:
@@ -83,32 +84,18 @@ class ArrowFile:
             FormatError: it has columns of types that no table has, or would decompress to too much.
         """
         self._name = name
-        self._messages: list[pa.ipc.Message] = []
         limit = _limit(buffer.size, pack=pack)
         if buffer.size < len(MAGIC) or buffer[: len(MAGIC)].to_pybytes() != MAGIC:
             raise damaged(name, "not an Arrow IPC file")
         self._stream = buffer[len(MAGIC) :]
         try:
             self.schema: pa.Schema = pa.ipc.open_stream(self._stream).schema
-            source = pa.BufferReader(self._stream)
-            places, at = [], source.tell()
-            for message in pa.ipc.MessageReader.open_stream(source):
-                if message.type == "record batch":
-                    self._messages.append(message)
-                    places.append(len(MAGIC) + at)
-                elif message.type != "schema":
-                    raise FormatError(
-                        f"a {message.type} has no place in a table",
-                        code="bundle.arrow",
-                        path=name,
-                        requirement="ST-BND-020",
-                    )
-                at = source.tell()
+            self._messages, places = _messages(self._stream, name)
             # names are decoded here, where bytes that are no text are damage
             strange = [
                 f"{name} is {kind}"
                 for name, kind in zip(self.schema.names, self.schema.types, strict=True)
-                if kind not in _PLAIN_TYPES
+                if kind not in _BUFFERS
             ]
             if strange:
                 raise FormatError(
@@ -117,7 +104,7 @@ class ArrowFile:
                     path=name,
                     requirement="ST-TAB-002",
                 )
-            raw = sum(_raw_size(message) for message in self._messages)
+            raw = sum(Batch.of(message).raw_size for message in self._messages)
         except (pa.ArrowException, OSError, struct.error, IndexError, ValueError) as error:
             raise damaged(name, error) from error
         self.batches = len(self._messages)
@@ -129,11 +116,14 @@ class ArrowFile:
                 requirement="ST-BND-021",
             )
         try:
-            named = _batches_of_footer(buffer)
-        except (struct.error, ValueError) as error:
+            ending = footer(buffer)
+            again = pa.ipc.open_file(buffer).schema
+        except (pa.ArrowException, OSError, struct.error, ValueError) as error:
             raise damaged(name, f"no footer: {error}") from error
-        if named != places:
+        if ending.batches != places or ending.dictionaries:
             raise damaged(name, "its footer names other record batches than lie in it, or in another order")
+        if ending.big_endian or not again.equals(self.schema):
+            raise damaged(name, "its footer has another schema than its beginning")
 
     def batch(self, index: int) -> pa.RecordBatch:
         """A record batch, decompressed, its offsets and text checked.
@@ -144,8 +134,14 @@ class ArrowFile:
         try:
             batch = pa.ipc.read_record_batch(self._messages[index], self.schema)
             batch.validate(full=True)
-        except (pa.ArrowException, OSError) as error:
+            hidden = Batch.of(self._messages[index]).hidden_nulls(
+                [_BUFFERS[kind] for kind in self.schema.types]
+            )
+        except (pa.ArrowException, OSError, struct.error, ValueError) as error:
             raise damaged(self._name, error) from error
+        if hidden is not None:
+            column = self.schema.names[hidden]
+            raise damaged(self._name, f"{column} is said to have no nulls, and its bitmap has some")
         return batch
 
     def table(self) -> pa.Table:
@@ -171,79 +167,30 @@ class ArrowFile:
             raise damaged(self._name, error) from error
 
 
-def _batches_of_footer(buffer: pa.Buffer) -> list[int]:
-    """Where the footer of an Arrow IPC file says that its record batches begin (the Arrow format's File.fbs)."""
-    ending = buffer[max(0, buffer.size - 10) :].to_pybytes()
-    length = int.from_bytes(ending[:4], "little", signed=True)
-    start = buffer.size - len(ending) - length
-    if ending[4:] != MAGIC[:6] or length < 0 or start < len(MAGIC):
-        raise ValueError("the file does not end as an Arrow IPC file does")
-    flat = _Flatbuffer(buffer[start : start + length])
-    blocks = flat.field(flat.indirect(0), 3)
-    if blocks is None:
-        return []
-    vector = flat.indirect(blocks)
-    return [flat.number("<q", vector + 4 + 24 * index) for index in range(flat.number("<I", vector))]
+def _messages(stream: pa.Buffer, name: str) -> tuple[list[pa.ipc.Message], list[Block]]:
+    """The record batches of a stream, and where each lies in its file.
 
-
-def _raw_size(message: pa.ipc.Message) -> int:
-    """Bytes that the buffers of a record batch take once decompressed, as they claim.
-
-    Each compressed buffer begins with its raw size, -1 if it is stored as it is (the Arrow format's Message.fbs,
-    BodyCompression and BUFFER).
+    Raises:
+        FormatError: there is something else among them.
+        ValueError: the stream is big-endian.
     """
-    metadata, body = message.metadata, message.body
-    flat = _Flatbuffer(metadata)
-    root = flat.indirect(0)
-    header_type = flat.field(root, 1)
-    header = flat.field(root, 2)
-    if header_type is None or header is None or flat.number("<B", header_type) != _RECORD_BATCH:
-        raise ValueError("not a record batch")
-    record_batch = flat.indirect(header)
-    buffers, compression = flat.field(record_batch, 2), flat.field(record_batch, 3)
-    if buffers is None:
-        return 0
-    vector = flat.indirect(buffers)
-    total = 0
-    for index in range(flat.number("<I", vector)):
-        offset, length = flat.pair(vector + 4 + 16 * index)
-        if length == 0:
-            continue
-        if offset < 0 or length < 0 or offset + length > body.size:
-            raise ValueError("a buffer lies outside of its record batch")
-        if compression is None:
-            total += length
-            continue
-        raw = int.from_bytes(body[offset : offset + 8].to_pybytes(), "little", signed=True)
-        if length < 8 or raw < -1:
-            raise ValueError("a compressed buffer without its size")
-        total += length - 8 if raw == -1 else raw
-    return total
-
-
-class _Flatbuffer:
-    """As much of the FlatBuffers encoding as it takes to find a field of a table."""
-
-    def __init__(self, data: pa.Buffer) -> None:
-        self._data = memoryview(data)
-
-    def number(self, layout: str, at: int) -> int:
-        if at < 0:
-            raise ValueError("a field lies outside of its message")
-        value: int = struct.unpack_from(layout, self._data, at)[0]
-        return value
-
-    def pair(self, at: int) -> tuple[int, int]:
-        return self.number("<q", at), self.number("<q", at + 8)
-
-    def indirect(self, at: int) -> int:
-        return at + self.number("<I", at)
-
-    def field(self, table: int, index: int) -> int | None:
-        """Where the field of a table is, None if it is left out."""
-        vtable = table - self.number("<i", table)
-        entry = 4 + 2 * index
-        if entry + 2 > self.number("<H", vtable):
-            return None
-        offset = self.number("<H", vtable + entry)
-        return table + offset if offset else None
+    found: list[pa.ipc.Message] = []
+    places: list[Block] = []
+    source = pa.BufferReader(stream)
+    at = 0
+    for message in pa.ipc.MessageReader.open_stream(source):
+        if message.type == "record batch":
+            body = 0 if message.body is None else message.body.size
+            found.append(message)
+            places.append((len(MAGIC) + at, source.tell() - at - body, body))
+        elif message.type != "schema" or at:
+            raise FormatError(
+                f"a {message.type} has no place there in a table",
+                code="bundle.arrow",
+                path=name,
+                requirement="ST-BND-020",
+            )
+        elif is_big_endian(message):
+            raise ValueError("its numbers are big-endian")
+        at = source.tell()
+    return found, places

@@ -155,8 +155,9 @@ class Manifest(Document):
             UnsupportedError: another major version, or a required feature that is not known here.
             FormatError: the values are not a manifest.
         """
-        version = values.get("spec_version", SPEC_VERSION)
-        if values.get("format") == "semtrace" and not str(version).startswith("1."):
+        version = values.get("spec_version")
+        other = isinstance(version, str) and not version.startswith("1.")
+        if values.get("format") == "semtrace" and other:
             raise UnsupportedError(
                 f"written for version {version} of the standard, this reads {SPEC_VERSION}",
                 code="bundle.version",
@@ -182,14 +183,20 @@ class Manifest(Document):
                 requirement="ST-BND-010" if error.requirement == "ST-DOC-001" else error.requirement,
             ) from error
         rest = {key: value for key, value in values.items() if key != "digest"}
-        if values.get("digest") != show(blake3(canonical_json(rest)).digest()):
+        try:
+            canonical, hashed = canonical_json(values), canonical_json(rest)
+        except FormatError as error:
+            raise FormatError(
+                error.message, code="bundle.manifest", path=path, requirement="ST-BND-010"
+            ) from error
+        if values.get("digest") != show(blake3(hashed).digest()):
             raise IntegrityError(
                 "the manifest is not the one that was written: its digest is wrong",
                 code="bundle.manifest",
                 path=path,
                 requirement="ST-BND-011",
             )
-        if canonical_json(values) != raw:
+        if canonical != raw:
             raise IntegrityError(
                 "the manifest is not in canonical JSON form",
                 code="bundle.manifest",

@@ -138,6 +138,8 @@ class Book:
             expected = Expected(case=name, verdict="accept", facts=dict(facts))
         else:
             phases = {phase_of(each) for each in requirements}
+            if len(set(requirements)) != len(requirements):
+                raise ValueError(f"{name}: a reason stands twice: {list(requirements)}")
             if len(phases) != 1:
                 raise ValueError(f"{name}: reasons of several phases: {sorted(phases)}")
             expected = Expected(

@@ -18,8 +18,11 @@ from semtrace_conformance.certificate import Certificate
 from semtrace_conformance.making.audit_cases import add_audit
 from semtrace_conformance.making.book import Book, write_requirements
 from semtrace_conformance.making.planner_cases import add_planner
+from semtrace_conformance.making.reader_archives import add_reader_archives
+from semtrace_conformance.making.reader_arrow import add_reader_arrow
 from semtrace_conformance.making.reader_bundles import add_reader_bundles
 from semtrace_conformance.making.reader_cases import add_reader
+from semtrace_conformance.making.reader_chat import add_reader_chat
 from semtrace_conformance.making.reader_content import add_reader_content
 from semtrace_conformance.making.reader_runs import add_reader_runs
 from semtrace_conformance.making.reader_tables import add_reader_tables
@@ -45,7 +48,10 @@ def fill() -> Book:
         add_reader,
         add_reader_tables,
         add_reader_content,
+        add_reader_chat,
         add_reader_bundles,
+        add_reader_arrow,
+        add_reader_archives,
         add_reader_runs,
         add_writer,
         add_planner,

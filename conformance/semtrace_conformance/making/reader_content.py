@@ -1,15 +1,14 @@
-"""Mutations of the reader's cases: segments, context, content, chat requests."""
+"""Mutations of the reader's cases: segments, context, content."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import rfc8785
 from blake3 import blake3
 
 from semtrace.records.enums import Availability, Role
-from semtrace.records.media import JSON_TYPE, TEXT_TYPE
+from semtrace.records.media import TEXT_TYPE
 from semtrace_conformance.making.draft import Draft, pack
 from semtrace_conformance.making.reader_cases import change
 from semtrace_conformance.making.team import ids, team, withheld
@@ -30,14 +29,10 @@ def add_reader_content(book: Book) -> None:
     def of_ids(name: str, mutation: str, reasons: str | Sequence[str], edit: Edit) -> None:
         change(book, "ids", name, mutation, _list(reasons), ids().draft(), edit)
 
-    def of_requests(name: str, mutation: str, reasons: str | Sequence[str], edit: Edit) -> None:
-        change(book, "requests", name, mutation, _list(reasons), team().draft(), edit)
-
     _segments(of_team, of_ids)
     _context(of_team, names)
     _artifacts(of_team, of_ids)
     _levels(book, of_team)
-    _requests(of_requests, names)
 
 
 def _list(reasons: str | Sequence[str]) -> list[str]:
@@ -103,7 +98,7 @@ def _segments(of_team: Change, of_ids: Change) -> None:
         "block-ids-outside", "block ids end behind their artifact", "ST-SEG-009", put(2, block_ids_start=5)
     )
     of_ids("too-many-output-ids", "there are more ids than output tokens", "ST-SEG-012",
-           lambda draft: _replace(draft, 1, bytes(24)))  # fmt: skip
+           lambda draft: replace(draft, 1, bytes(24)))  # fmt: skip
 
 
 def _context(of_team: Change, names: dict[str, int]) -> None:
@@ -148,7 +143,7 @@ def _context(of_team: Change, names: dict[str, int]) -> None:
             put("ask-rome", reasoning_tokens=4))  # fmt: skip
 
 
-def _replace(draft: Draft, row: int, content: bytes, media_type: str | None = None) -> None:
+def replace(draft: Draft, row: int, content: bytes, media_type: str | None = None) -> None:
     """Put other content in the place of an artifact's."""
     old = draft.rows("artifacts")[row]
     known, _ = draft.content[old["digest"]]
@@ -175,7 +170,7 @@ def _artifacts(of_team: Change, of_ids: Change) -> None:
     of_ids("ids-as-bytes", "token ids are of another type", "ST-ART-003",
            lambda draft: draft.put("artifacts", 1, media_type="application/octet-stream"))  # fmt: skip
     of_ids("ids-cut", "token ids are 79 bytes", "ST-ART-004",
-           lambda draft: _replace(draft, 3, draft.content[draft.rows("artifacts")[3]["digest"]][1][:-1]))  # fmt: skip
+           lambda draft: replace(draft, 3, draft.content[draft.rows("artifacts")[3]["digest"]][1][:-1]))  # fmt: skip
 
     def without(draft: Draft) -> None:
         held = [(digest, *content) for digest, content in draft.content.items()]
@@ -207,16 +202,14 @@ def _artifacts(of_team: Change, of_ids: Change) -> None:
         draft.packs = [pack([*held, (blake3(b"more").digest(), TEXT_TYPE, b"more")])]
 
     of_team("content-of-nothing", "there is content of no artifact", "ST-ART-008", surplus)
-    of_team(
-        "text-not-utf8", "text is not UTF-8", "ST-ART-009", lambda draft: _replace(draft, 33, b"\xff\xfe")
-    )
+    of_team("text-not-utf8", "text is not UTF-8", "ST-ART-009", lambda draft: replace(draft, 33, b"\xff\xfe"))
     of_team("settings-not-canonical", "settings are not in RFC 8785 form", "ST-ART-010",
-            lambda draft: _replace(draft, 2, b'{"temperature":0,"max_tokens":12}'))  # fmt: skip
+            lambda draft: replace(draft, 2, b'{"temperature":0,"max_tokens":12}'))  # fmt: skip
     of_team(
-        "settings-not-an-object", "settings are a list", "ST-ART-010", lambda draft: _replace(draft, 2, b"[]")
+        "settings-not-an-object", "settings are a list", "ST-ART-010", lambda draft: replace(draft, 2, b"[]")
     )
     of_team("message-not-canonical", "a message as output has a space too many", ["ST-ART-010"],
-            lambda draft: _replace(draft, 11, b'{"content":"Yes?", "refusal":"no"}'))  # fmt: skip
+            lambda draft: replace(draft, 11, b'{"content":"Yes?", "refusal":"no"}'))  # fmt: skip
 
 
 def _levels(book: Book, of_team: Change) -> None:
@@ -237,37 +230,3 @@ def _levels(book: Book, of_team: Change) -> None:
     )
     of_team("other-level", "the manifest says another content level", "ST-LVL-003",
             lambda draft: draft.stated.update(content_level="token_ids"))  # fmt: skip
-
-
-def _requests(of_requests: Change, names: dict[str, int]) -> None:
-    def envelope(row: int, value: object) -> Edit:
-        return lambda draft: _replace(draft, row, rfc8785.dumps(value), JSON_TYPE)  # type: ignore[arg-type]  # its JSON type is recursive, ours is object
-
-    role = {"role": "developer"}
-    of_requests(
-        "slot-missing",
-        "an envelope has no slot for a segment",
-        "ST-CHAT-003",
-        envelope(15, {"message": role, "slots": []}),
-    )
-    of_requests("slot-too-large", "a slot takes more segments than there are", "ST-CHAT-003",
-                envelope(15, {"message": role, "slots": [["/content", "text", 2]]}))  # fmt: skip
-    of_requests("pointer-to-nothing", "a slot has a pointer to nothing", "ST-CHAT-003",
-                envelope(15, {"message": role, "slots": [["/a/b", "text", 1]]}))  # fmt: skip
-    of_requests("encoding-unknown", "a slot has an encoding that there is not", ["ST-CHAT-003", "ST-CHAT-007"],
-                envelope(15, {"message": role, "slots": [["/content", "base64", 1]]}))  # fmt: skip
-    of_requests("not-json", "a slot takes text for JSON", "ST-CHAT-003",
-                envelope(15, {"message": role, "slots": [["/content", "json", 1]]}))  # fmt: skip
-    of_requests("slot-of-nothing", "a slot takes no segment", ["ST-CHAT-007", "ST-CHAT-003"],
-                envelope(15, {"message": role, "slots": [["/content", "text", 1], ["/name", "text", 0]]}))  # fmt: skip
-    of_requests("other-role", "an envelope makes a user's message of a system segment", "ST-CHAT-004",
-                envelope(15, {"message": {"role": "user"}, "slots": [["/content", "text", 1]]}))  # fmt: skip
-    of_requests("unknown-role", "an envelope makes a message of a role that there is not", ["ST-CHAT-004", "ST-CHAT-002"],
-                envelope(15, {"message": {"role": "wizard"}, "slots": [["/content", "text", 1]]}))  # fmt: skip
-    of_requests("output-of-other-role", "an output is sent as a user's message", "ST-CHAT-005",
-                envelope(12, {"message": {"role": "user"}, "slots": [["", "merge", 1]]}))  # fmt: skip
-    of_requests("output-not-merged", "a text output is to be merged", "ST-CHAT-005",
-                lambda draft: draft.put("operations", names["write"], output_envelope=5))  # fmt: skip
-    of_requests(
-        "tools-not-a-list", "the tools are no list", "ST-CHAT-006", envelope(13, {"type": "function"})
-    )

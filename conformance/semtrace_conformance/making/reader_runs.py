@@ -62,8 +62,7 @@ def add_reader_runs(book: Book) -> None:
         features=["directory", "executions"],
         ask={"executions": True},
     )
-    alone = Draft(None, runs={"run": with_runs().runs["native"]})
-    alone.runs["run"].header["work_digest"] = draft.digest("work")
+    alone = with_run_alone()
     book.accept(
         "reader/execution-alone",
         "a bundle that holds an execution and no trace",
@@ -76,6 +75,8 @@ def add_reader_runs(book: Book) -> None:
         ask={"executions": True},
     )
     _mutations(book)
+    _headers(book)
+    _content(book)
     _stated(book)
 
 
@@ -110,6 +111,14 @@ def with_replay() -> Draft:
         run.tables[name] = []
     draft.runs = {"replay": run}
     return draft
+
+
+def with_run_alone() -> Draft:
+    """An execution without its trace."""
+    whole = with_runs()
+    alone = Draft(None, runs={"run": whole.runs["native"]})
+    alone.runs["run"].header["work_digest"] = whole.digest("work")
+    return alone
 
 
 def _event(
@@ -355,10 +364,65 @@ def _mutations(book: Book) -> None:
         "ST-EXE-017",
         put("decisions", 0, inputs='{"free": 0}'),
     )
-    of_run("header-value", "the mode of an execution is one that there is not", ["ST-DOC-001", "ST-BND-010"],
-           lambda run: run.header.update(mode="sometimes"), "native")  # fmt: skip
-    of_run("header-key", "the header of an execution has a member that headers do not have", ["ST-DOC-001", "ST-BND-010"],
-           lambda run: run.header.update(origin_ns=1), "native")  # fmt: skip
+    of_detail(
+        "inputs-not-json",
+        "what a decision saw is cut short",
+        "ST-EXE-017",
+        put("decisions", 0, inputs='{"free":'),
+    )
+
+
+def _headers(book: Book) -> None:
+    wrong = ["ST-DOC-001", "ST-BND-010", "ST-DOC-006"]
+
+    def header(name: str, mutation: str, edit: Callable[[Row], object], *more: str) -> None:
+        change(book, "execution-alone", name, mutation, [*more, *wrong], with_run_alone(),
+               lambda draft: edit(draft.runs["run"].header))  # fmt: skip
+
+    header(
+        "header-value",
+        "the mode of an execution is one that there is not",
+        lambda values: values.update(mode="sometimes"),
+    )
+    header(
+        "header-key",
+        "the header of an execution has a member that headers do not have",
+        lambda values: values.update(origin_ns=1),
+    )
+    header(
+        "header-member",
+        "the header of an execution does not say where times were read",
+        lambda values: values.pop("measured_at"),
+    )
+    header(
+        "origin-as-number",
+        "the origin of an execution is a number",
+        lambda values: values.update(origin_unix_ns=5),
+        "ST-DOC-004",
+    )
+    header(
+        "seed-with-zero",
+        "a seed begins with a zero",
+        lambda values: values.update(seeds={"arrivals": "07"}),
+        "ST-DOC-004",
+    )
+
+
+def _content(book: Book) -> None:
+    def held(name: str, mutation: str, requirement: str, edit: Callable[[Run], object]) -> None:
+        change(book, "replay", name, mutation, [requirement], with_replay(),
+               lambda draft: edit(draft.runs["replay"]))  # fmt: skip
+
+    def altered(run: Run) -> None:
+        first = min(run.content)
+        run.content[first] = run.content[first][:-1] + b"\7"
+
+    def cut(run: Run) -> None:
+        ids = run.content.pop(min(run.content))[:-1]
+        run.content[blake3(ids).digest()] = ids
+
+    held("output-ids-altered", "the output ids of an execution were altered", "ST-ART-007", altered)
+    held("output-ids-cut", "the output ids of an execution are 11 bytes", "ST-ART-004", cut)
 
 
 def _stated(book: Book) -> None:

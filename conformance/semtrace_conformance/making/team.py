@@ -344,3 +344,23 @@ def duo() -> Recorded:
     t.b.edge(tool, ask)
     t.operation("other", second, OperationKind.LLM, prompt_tokens=19, output_tokens=2)
     return t.build()
+
+
+def talk() -> Recorded:
+    """Two requests, one after the other: parts, tools, a call of one, an output of more than text and one of text."""
+    t = _Team()
+    b = t.b
+    task = b.task("talk")
+    ask = t.operation("ask", task, OperationKind.LLM)
+    messages: list[dict[str, Any]] = [
+        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": "Hello."},
+        {"role": "assistant", "tool_calls": [{"id": "c1"}]},
+    ]
+    t.ask(ask, messages, [None] * 4, TOOLS)
+    b.output(ask, {"content": "Yes?", "refusal": "no"})
+    again = t.operation("again", task, OperationKind.LLM)
+    answer = {"role": "assistant", "content": "Yes?", "refusal": "no", "name": "alone"}
+    t.ask(again, [*messages, answer, {"role": "user", "content": "Go on."}], [None], TOOLS, base=ask)
+    b.output(again, {"content": "Gone."})
+    return t.build()

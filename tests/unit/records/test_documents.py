@@ -191,9 +191,21 @@ def test_integers_past_double_precision_are_strings_in_json():
     cart = Cart(name="a", born_ns=1_764_441_600_000_000_001)
     assert cart.as_json()["born_ns"] == "1764441600000000001"
     assert Cart.parse(json.loads(cart.canonical()), path="x") == cart
-    assert Cart.parse({"name": "a", "born_ns": 5}, path="x").born_ns == 5
-    with pytest.raises(FormatError, match="born_ns"):
-        Cart.parse({"name": "a", "born_ns": 1 << 63}, path="x")
+    assert Cart.parse({"name": "a", "born_ns": "-5"}, path="x").born_ns == -5
+
+
+@pytest.mark.parametrize("value", [5, 1 << 60, 5.0, True, "07", "-0", "+1", "", "1e3"])
+def test_a_stored_integer_that_can_be_large_is_a_text_of_digits(value):
+    with pytest.raises(FormatError, match="born_ns") as caught:
+        Cart.parse({"name": "a", "born_ns": value}, path="x")
+    assert caught.value.requirement == "ST-DOC-004"
+
+
+def test_a_stored_integer_has_64_bits_at_most():
+    assert Cart.parse({"name": "a", "born_ns": str((1 << 63) - 1)}, path="x").born_ns == (1 << 63) - 1
+    for value in (1 << 63, -(1 << 63) - 1, 10**30):
+        with pytest.raises(FormatError, match="born_ns"):
+            Cart.parse({"name": "a", "born_ns": str(value)}, path="x")
 
 
 def test_an_execution_with_a_unix_origin_has_a_canonical_form():

@@ -344,7 +344,7 @@ def put(path, values):
     ("change", "error", "requirement"),
     [
         ({"spec_version": "2.0"}, UnsupportedError, "ST-EVO-001"),
-        ({"spec_version": 3}, UnsupportedError, "ST-EVO-001"),
+        ({"spec_version": 3}, FormatError, "ST-BND-010"),
         ({"required_features": ["teleport", "colour"]}, UnsupportedError, "ST-EVO-002"),
         ({"required_features": 5}, FormatError, "ST-BND-010"),
         ({"format": "zip"}, FormatError, "ST-BND-010"),

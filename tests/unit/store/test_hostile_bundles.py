@@ -23,6 +23,8 @@ from semtrace.store.arrow import MAGIC, ArrowFile, arrow_bytes
 from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.container import MANIFEST
 from semtrace.store.digests import artifact_digest, show
+from semtrace_conformance.making.draft import Encoding
+from semtrace_conformance.making.reader_arrow import File
 
 
 def write(path, *, directory=False):
@@ -210,6 +212,26 @@ def test_text_that_is_not_utf8_and_offsets_that_lead_outside(offsets):
     raw[text : text + 8] = b"unt\xffuche"
     with pytest.raises(IntegrityError):
         ArrowFile(pa.py_buffer(bytes(raw)), "x").table()
+
+
+@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("nulls", [0, 3, -1])
+def test_null_counts_are_those_of_the_bitmaps(codec, nulls):
+    values = pa.array([None if at % 400 == 7 else at for at in range(2000)], pa.int64())
+    table = pa.table({"a": pa.array([str(at) for at in range(2000)]), "b": values})
+    file = File.of(table, Encoding(codec))
+    assert ArrowFile(pa.py_buffer(bytes(file.raw)), "x").table() == table
+    file.put("<q", file.node(1) + 8, nulls)
+    with pytest.raises(IntegrityError, match="null"):
+        ArrowFile(pa.py_buffer(bytes(file.raw)), "x").table()
+
+
+def test_a_bitmap_that_is_all_ones_needs_not_be_left_out():
+    bits = pa.py_buffer(b"\xff\xff")
+    whole = pa.Array.from_buffers(pa.int64(), 10, [bits, pa.py_buffer(bytes(80))], null_count=1)
+    file = File.of(pa.table({"a": whole}))
+    file.put("<q", file.node(0) + 8, 0)
+    assert ArrowFile(pa.py_buffer(bytes(file.raw)), "x").table().column("a").to_pylist() == [0] * 10
 
 
 # -- footers, which other readers go by ---------------------------------------------------------------------------
