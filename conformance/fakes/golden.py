@@ -140,7 +140,7 @@ def score(name: str, suite: Suite) -> dict[str, Any]:
     points = {each: f"{claim.points} of {claim.of}" for each, claim in certificate.profiles.items()}
     return {
         **entry,
-        "exit": int(verdict(certificate)[0]),
+        "exit": int(verdict(certificate, suite)[0]),
         "points": points,
         "fails": sorted(failed(certificate)),
     }

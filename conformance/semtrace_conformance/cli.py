@@ -10,10 +10,15 @@ from semtrace.cli.common import JsonOption, command, emit, progress
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
     from semtrace_conformance.certificate import Certificate
     from semtrace_conformance.suite import Case, Suite
+
+_SHOWN = 50
+"""Failures that are printed."""
 
 
 class Action(StrEnum):
@@ -25,9 +30,9 @@ class Action(StrEnum):
 @command
 def certify(
     testee: Annotated[
-        str,
+        str | None,
         typer.Option("--testee", metavar="CMD", help="The command that starts the testee (protocol.md)."),
-    ],
+    ] = None,
     profile: Annotated[
         list[str] | None,
         typer.Option("--profile", metavar="NAME", help="Only this profile; may be given again."),
@@ -36,6 +41,9 @@ def certify(
         list[str] | None,
         typer.Option("--case", metavar="PATTERN", help="Only cases like reader/edge-*; may be given again."),
     ] = None,
+    list_cases: Annotated[
+        bool, typer.Option("--list", help="Say which cases there are, and what each shows; nothing is asked.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="CERT", help="Write the certificate here, JSON.")
     ] = None,
@@ -65,7 +73,7 @@ def certify(
     harness, 3 nothing ran.
     """
     from semtrace_conformance.certificate import dump, make
-    from semtrace_conformance.known import read_known, verdict
+    from semtrace_conformance.known import read_known, unknown, verdict
     from semtrace_conformance.process import Process, parse_command
     from semtrace_conformance.reports import html as html_page
     from semtrace_conformance.reports import junit as junit_text
@@ -78,10 +86,19 @@ def certify(
             raise UsageError("the folder is missing", code="file.folder", path=str(path.parent))
     suite = find_suite()
     check_suite(suite)
-    wanted = parse_command(testee)
-    known = read_known(expect_failures, suite) if expect_failures is not None else []
     selected = order(suite.cases, lambda each: _selected(each, profile, case))
     _some(selected, suite, profile, case)
+    if list_cases:
+        _list([each for each in suite.cases.values() if _selected(each, profile, case)], as_json=json_output)
+        return ExitCode.OK
+    if testee is None:
+        raise UsageError(
+            "there is no --testee",
+            code="certify.testee",
+            hint="a command that starts one; --list says what there is",
+        )
+    wanted = parse_command(testee)
+    known = read_known(expect_failures, suite) if expect_failures is not None else []
     check_harness()
     with progress("certifying", quiet=json_output) as update:
         runner = Runner(
@@ -99,18 +116,23 @@ def certify(
     ):
         if path is not None:
             _write(path, text)
-    code, sentence = verdict(certificate)
+    code, sentence = verdict(certificate, suite)
+    ignored = unknown(certificate, suite)
     value = {
         "conformant": certificate.conformant,
         "exit": int(code),
         "sentence": sentence,
         "profiles": {name: claim.model_dump() for name, claim in certificate.profiles.items()},
         "counts": certificate.counts.model_dump(),
-        "failing": [each.model_dump(exclude={"answer", "observed"}) for each in certificate.failing],
+        "failing": [
+            {**each.model_dump(exclude={"answer", "observed"}), "shows": suite.cases[each.case].title}
+            for each in certificate.failing
+        ],
+        "not_known": ignored,
         "certificate": str(output) if output is not None else None,
         "digest": certificate.digest,
     }
-    emit(value, as_json=json_output, text=lambda: _text(certificate, sentence, output))
+    emit(value, as_json=json_output, text=lambda: _text(certificate, suite, ignored, sentence, output))
     return code
 
 
@@ -133,7 +155,37 @@ def _some(
                 f"no profile {name!r}", code="certify.profile", hint=f"there are: {', '.join(names)}"
             )
     if not selected:
-        raise UsageError(f"no case is like {' or '.join(patterns or ())}", code="certify.case")
+        from difflib import get_close_matches
+
+        near = [
+            each for pattern in patterns or () for each in get_close_matches(pattern, suite.cases, 3, 0.8)
+        ]
+        raise UsageError(
+            f"no case is like {' or '.join(patterns or ())}",
+            code="certify.case",
+            hint=(f"is {' or '.join(near)} meant? " if near else "")
+            + "`semtrace certify --list` says which there are",
+        )
+
+
+def _list(cases: "list[Case]", *, as_json: bool) -> None:
+    """Say which cases there are."""
+    from rich.markup import escape
+
+    listed = [
+        {"case": each.id, "shows": each.title, "features": each.features, "requirements": each.requirements}
+        for each in cases
+    ]
+    emit(
+        {"cases": listed},
+        as_json=as_json,
+        text=lambda: [f"{each.id}  [dim]{escape(_shows(each))}[/dim]" for each in cases],
+    )
+
+
+def _shows(case: "Case") -> str:
+    """What a case shows; of a mutation, what was changed."""
+    return case.title if case.base is None else f"{case.base}, but {case.mutation}"
 
 
 def _write(path: Path, text: str) -> None:
@@ -145,30 +197,49 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def _text(certificate: "Certificate", sentence: str, output: Path | None) -> "list[RenderableType]":
+def _text(
+    certificate: "Certificate", suite: "Suite", ignored: list[str], sentence: str, output: Path | None
+) -> "list[RenderableType]":
     from rich.markup import escape
     from rich.table import Table
-
-    from semtrace_conformance.reports import why
 
     table = Table("profile", "points", "of", "not applicable", "")
     for name, claim in certificate.profiles.items():
         mark = "[green]conformant[/green]" if claim.conformant else "[red]not conformant[/red]"
         absent = ", ".join(f"{count} × {feature}" for feature, count in claim.not_applicable.items())
         table.add_row(name, str(claim.points), str(claim.of), absent, mark if claim.of else "not claimed")
-    lines: list[RenderableType] = [table]
-    known = {each.case for each in certificate.expected_failures}
-    for result in certificate.failing[:50]:
-        lines.append(f"[red]✗[/red] {result.case}{' (expected)' if result.case in known else ''}")
-        lines.extend(f"    {escape(reason)}" for reason in why(result)[:5])
-        if result.stderr:
-            lines.append(f"    it wrote: {escape(result.stderr.strip().splitlines()[-1][:200])}")
-    if len(certificate.failing) > 50:
-        lines.append(f"and {len(certificate.failing) - 50} more")
+    lines: list[RenderableType] = [table, *_failures(certificate, suite)]
+    if ignored:
+        lines.append(f"declared, but not known to the suite, and ignored: {escape(', '.join(ignored))}")
     lines.append(escape(sentence))
     if output is not None:
         lines.append(f"certificate written to {escape(str(output))}")
     return lines
+
+
+def _failures(certificate: "Certificate", suite: "Suite") -> "Iterator[str]":
+    """Each case that failed by itself; those that passed and do not count are told with the one that is to blame."""
+    from collections import Counter
+
+    from rich.markup import escape
+
+    from semtrace_conformance.reports import why
+
+    known = {each.case for each in certificate.expected_failures}
+    failed = {each.case for each in certificate.failing if each.failures}
+    dragged = Counter(each.base for each in certificate.failing if not each.failures and each.base in failed)
+    told = [each for each in certificate.failing if each.failures or each.base not in failed]
+    for result in told[:_SHOWN]:
+        case = suite.cases[result.case]
+        expected = " (expected)" if result.case in known else ""
+        yield f"[red]✗[/red] {result.case}{expected}: {escape(_shows(case))}"
+        yield from (f"    {escape(reason)}" for reason in why(result)[:5])
+        if result.stderr:
+            yield f"    it wrote: {escape(result.stderr.strip().splitlines()[-1][:200])}"
+        if dragged[result.case]:
+            yield f"    {dragged[result.case]} mutations of it passed, which does not count while it fails"
+    if len(told) > _SHOWN:
+        yield f"and {len(told) - _SHOWN} more; -o CERT or --json has them all"
 
 
 @command

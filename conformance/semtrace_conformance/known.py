@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
 import yaml
@@ -12,6 +13,7 @@ from semtrace_conformance.certificate import ExpectedFailure
 from semtrace_conformance.messages import Model, explain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from semtrace_conformance.certificate import Certificate
@@ -75,20 +77,39 @@ def surprises(certificate: Certificate) -> tuple[list[str], list[str]]:
     return sorted(failing - expected), sorted((expected & asked) - failing)
 
 
-def verdict(certificate: Certificate) -> tuple[ExitCode, str]:
+def unknown(certificate: Certificate, suite: Suite) -> list[str]:
+    """What was declared that the suite does not know: it is ignored, and often misspelt."""
+    profiles = suite.requirements.profiles
+    found = [_near("profile", name, profiles) for name in certificate.declared if name not in profiles]
+    for name, features in certificate.declared.items():
+        known = profiles.get(name, {})
+        found += [
+            _near(f"feature of {name}", each, known)
+            for each in features
+            if name in profiles and each not in known
+        ]
+    return found
+
+
+def _near(what: str, name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, 1)
+    return f"{what} {name!r}" + (f" (is {near[0]!r} meant?)" if near else "")
+
+
+def verdict(certificate: Certificate, suite: Suite) -> tuple[ExitCode, str]:
     """How the command ends, and the one sentence that says why."""
     counts = certificate.counts
     name = f"{certificate.testee.name} {certificate.testee.version}"
     if not counts.applicable:
-        claims = ", ".join(sorted(certificate.declared)) or "none"
-        return ExitCode.NOTHING_RAN, f"nothing ran: of the profiles asked for, {name} declares {claims}"
+        return ExitCode.NOTHING_RAN, f"nothing ran: {_why_nothing(certificate, suite, name)}"
     unexpected, passed = surprises(certificate)
     if certificate.conformant and not passed:
         claims = ", ".join(each for each, claim in certificate.profiles.items() if claim.of)
         return ExitCode.OK, f"{name} is conformant: {claims} ({counts.counting} of {counts.applicable} cases)"
     if unexpected:
         share = f"{counts.counting} of {counts.applicable} cases count"
-        first = f"{unexpected[0]} is the first that does not"
+        by_itself = [each.case for each in certificate.failing if each.failures and each.case in unexpected]
+        first = f"{[*by_itself, *unexpected][0]} is the first that {'failed' if by_itself else 'does not'}"
         return ExitCode.FINDINGS, f"{name} is not conformant: {share}, {first}"
     if passed:
         return (
@@ -99,3 +120,22 @@ def verdict(certificate: Certificate) -> tuple[ExitCode, str]:
         ExitCode.OK,
         f"{name} is not conformant; it failed in the {len(certificate.failing)} cases expected, and no other",
     )
+
+
+def _why_nothing(certificate: Certificate, suite: Suite, name: str) -> str:
+    """Why no case applied: the profile was not declared, or features that every case needs were not."""
+    asked = {result.case.split("/")[0] for result in certificate.results}
+    missing = {
+        profile: sorted(claim.not_applicable)
+        for profile, claim in certificate.profiles.items()
+        if profile in certificate.declared
+    }
+    if not missing:
+        known = sorted(set(certificate.declared) & set(suite.requirements.profiles))
+        asked_for = " and ".join(sorted(asked))
+        return f"{name} declares {', '.join(known) or 'no profile'}, asked for was {asked_for}"
+    parts = [
+        f"{profile} is declared, but each case asked for needs {' or '.join(f'`{each}`' for each in features)}, which is not"
+        for profile, features in missing.items()
+    ]
+    return "; ".join(parts)

@@ -64,7 +64,7 @@ def test_who_is_wrong_is_told_where(tmp_path):
         (fake("echoes-start"), 2, "did not answer `start`"),
         (fake("other-protocol"), 2, "do not understand each other: it chose protocol 2"),
         (fake("knows-neither"), 2, "I speak protocol 7"),
-        (fake("declares-nothing"), 3, "nothing ran: of the profiles asked for, fake 0 declares none"),
+        (fake("declares-nothing"), 3, "nothing ran: fake 0 declares no profile, asked for was planner"),
         (fake("accept-all"), 1, "is not conformant: 0 of"),
         (fake("exit-1"), 1, "is not conformant: 0 of"),
     ],
@@ -79,7 +79,63 @@ def test_exit_codes_with_one_sentence(testee, code, says):
 def test_nothing_runs_where_the_profile_was_not_declared():
     ran = run("certify", "--testee", fake("groups-backwards", "variants"), "--profile", "audit", "--json")
     assert ran.code == 3
-    assert ran.json["sentence"] == "nothing ran: of the profiles asked for, semtrace 0.1.0 declares planner"
+    assert ran.json["sentence"] == "nothing ran: semtrace 0.1.0 declares planner, asked for was audit"
+
+
+MISSPELT = """
+import json, sys
+for line in sys.stdin:
+    if json.loads(line)["type"] == "start":
+        print(json.dumps({"type": "started", "protocol": 1, "spec": "1.0-draft",
+                          "testee": {"name": "mine", "version": "0"}, "profiles": PROFILES}), flush=True)
+    else:
+        break
+"""
+
+
+def test_what_is_misspelt_is_said_not_taken_for_something_else(tmp_path):
+    testee = tmp_path / "testee.py"
+    testee.write_text(f"PROFILES = {{'reader': ['directries'], 'plannner': []}}\n{MISSPELT}", "utf-8")
+    ran = run("certify", "--testee", f"{sys.executable} {testee}", "--case", "reader/zip-*", "--json")
+    assert ran.code == 3
+    assert ran.json["sentence"] == (
+        "nothing ran: reader is declared, but each case asked for needs `zip`, which is not"
+    )
+    assert ran.json["not_known"] == [
+        "profile 'plannner' (is 'planner' meant?)",
+        "feature of reader 'directries' (is 'directory' meant?)",
+    ]
+    ran = run("certify", "--testee", f"{sys.executable} {testee}", "--case", "reader/zip-*")
+    assert "ignored: profile 'plannner' (is 'planner' meant?)" in " ".join(ran.out.split())
+
+
+def test_a_failure_says_what_was_changed_and_who_is_to_blame():
+    ran = run(
+        "certify", "--testee", fake("miscounts-rows", "variants"), "--case", "reader/*-swapped", "--json"
+    )
+    assert {each["shows"].split(", but ")[0] for each in ran.json["failing"]} >= {
+        "everything that a trace can say, in small"
+    }
+    first = next(each["case"] for each in ran.json["failing"] if each["failures"])
+    assert ran.json["sentence"].endswith(f"{first} is the first that failed")
+    ran = run("certify", "--testee", fake("miscounts-rows", "variants"), "--case", "reader/*-swapped")
+    said = " ".join(ran.out.split())
+    assert "✗ reader/team: everything that a trace can say, in small" in said
+    assert "mutations of it passed, which does not count while it fails" in said
+    assert "✗ reader/edges-swapped" not in said
+
+
+def test_the_cases_can_be_listed_without_a_testee():
+    ran = run("certify", "--list", "--case", "planner/over*")
+    assert ran.code == 0
+    assert [line.split("  ")[0] for line in ran.out.splitlines()] == [
+        "planner/overlap",
+        "planner/overlap-first-token",
+        "planner/overlap-of-tools",
+    ]
+    ran = run("certify", "--list", "--profile", "planner", "--json")
+    assert len(ran.json["cases"]) == 51
+    assert all(each["shows"] and each["requirements"] for each in ran.json["cases"])
 
 
 @pytest.mark.parametrize(
@@ -87,6 +143,7 @@ def test_nothing_runs_where_the_profile_was_not_declared():
     [
         (["--profile", "reeder"], "no profile 'reeder'"),
         (["--case", "reader/none-*"], "no case is like"),
+        (["--case", "reader/edge-swapped"], "is reader/edges-swapped"),
         (["-o", "/no/such/folder/c.json"], "the folder is missing"),
         (["--expect-failures", "/no/such/file"], "cannot be read"),
     ],
@@ -95,6 +152,11 @@ def test_wrong_use(options, says):
     ran = run("certify", "--testee", OURS, *options)
     assert ran.code == 2
     assert says in ran.err
+
+
+def test_without_a_testee_nothing_is_asked():
+    ran = run("certify", "--profile", "planner")
+    assert (ran.code, "there is no --testee" in ran.err) == (2, True)
 
 
 def test_a_broken_harness_is_said_to_be_at_fault(monkeypatch):

@@ -178,7 +178,7 @@ def test_known_failures_make_a_run_as_expected(wrong, suite, tmp_path):
     again = run(suite, variants.GroupsBackwards, "planner", known)
     assert surprises(again) == ([], [])
     assert not again.conformant
-    code, sentence = verdict(again)
+    code, sentence = verdict(again, suite)
     assert (code, "and no other" in sentence) == (ExitCode.OK, True)
     assert "failure" not in {each.tag for each in tree(junit(again)).iter()}
 
@@ -188,10 +188,10 @@ def test_an_unknown_failure_and_an_unexpected_pass(wrong, suite, tmp_path):
     known = read_known(known_file(tmp_path, *map(entry, [*cases[1:], "planner/edge"])), suite)
     again = run(suite, variants.GroupsBackwards, "planner", known)
     assert surprises(again) == ([cases[0]], ["planner/edge"])
-    assert verdict(again)[0] is ExitCode.FINDINGS
+    assert verdict(again, suite)[0] is ExitCode.FINDINGS
     known = read_known(known_file(tmp_path, *map(entry, [*cases, "planner/edge"])), suite)
     again = run(suite, variants.GroupsBackwards, "planner", known)
-    assert (verdict(again)[0], "out of date" in verdict(again)[1]) == (ExitCode.USAGE, True)
+    assert (verdict(again, suite)[0], "out of date" in verdict(again, suite)[1]) == (ExitCode.USAGE, True)
 
 
 @pytest.mark.parametrize(

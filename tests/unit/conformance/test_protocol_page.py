@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
@@ -66,6 +67,14 @@ def test_the_table_of_phases_is_that_of_the_suite(suite):
         assert _phase(requirement.id) == phases.get(requirement.id, phases.get(area, "invalid")), (
             requirement.id
         )
+
+
+def test_the_testee_in_the_page_names_the_phases_of_the_suite(suite):
+    page = next(text for _, kind, text in BLOCKS if kind == "testee")
+    phases = ast.literal_eval(re.search(r"^PHASES = (\[\n.*?^\])", page, re.MULTILINE | re.DOTALL).group(1))
+    for requirement in suite.requirements.requirements:
+        found = next(phase for names, phase in phases if re.fullmatch(names, requirement.id))
+        assert found == _phase(requirement.id), requirement.id
 
 
 def _sections():
