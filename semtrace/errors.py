@@ -108,3 +108,15 @@ class FaultError(SemtraceError):
     """A mistake of ours, not of the input."""
 
     exit_code = ExitCode.INTERNAL
+
+
+def not_installed(error: ModuleNotFoundError) -> SemtraceError:
+    """What to tell a person of a package that is not there; of a module of our own, that it is our fault."""
+    name = (error.name or "").partition(".")[0]
+    if name.startswith("semtrace"):
+        return FaultError(f"a part of semtrace is missing: {error.name}", code="internal")
+    return UsageError(
+        f"{name} is not installed: recorders can run in this environment, commands cannot",
+        code="usage.not_installed",
+        hint="run commands (seal, import) in an environment of semtrace's own, on any machine: pip install . in the clone",
+    )

@@ -17,6 +17,12 @@ def main() -> None:
 
         end_at_closed_pipes(yes=True)
         build(*sys.argv[1:2])()
+    except ModuleNotFoundError as error:
+        from semtrace.cli.printing import show_error
+        from semtrace.errors import not_installed
+
+        show_error(not_installed(error), as_json="--json" in sys.argv)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -21,7 +21,15 @@ from semtrace.cli.printing import (
     ready_streams,
     show_error,
 )
-from semtrace.errors import DocumentError, ExitCode, FaultError, FormatError, SemtraceError, UsageError
+from semtrace.errors import (
+    DocumentError,
+    ExitCode,
+    FaultError,
+    FormatError,
+    SemtraceError,
+    UsageError,
+    not_installed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,6 +108,8 @@ def _error_of(error: Exception) -> SemtraceError:
         return error
     if isinstance(error, OSError):
         return UsageError(f"cannot be read or written: {error}", code="file.io")
+    if isinstance(error, ModuleNotFoundError):
+        return not_installed(error)
     if isinstance(error, RecursionError):
         return FormatError("something in the input is nested too deeply", code="input.nesting")
     if isinstance(error, MemoryError):

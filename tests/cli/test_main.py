@@ -34,6 +34,20 @@ def test_a_check_begins_without_what_it_does_not_need():
     assert ran.stdout.strip() == ""
 
 
+@pytest.mark.parametrize("words", [["--version"], ["seal", "a.stsl", "-o", "b"], ["--help"]])
+@pytest.mark.parametrize("missing", ["typer", "blake3"])
+def test_where_only_a_recorder_can_run_commands_say_where_to_go(words, missing):
+    script = f"import sys; sys.modules[{missing!r}] = None; from semtrace.cli import main; main()"
+    ran = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+    if missing == "blake3" and words[0] != "seal":
+        assert ran.returncode == 0  # what does not need it runs
+        return
+    assert ran.returncode == 2
+    assert f"{missing} is not installed" in ran.stderr
+    assert "environment of semtrace's own" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
 @pytest.mark.parametrize("words", ["--help", "check --help", "--version", "artifacts --help"])
 def test_help_that_nobody_reads_ends_quietly(words):
