@@ -362,6 +362,11 @@ def _comparison_text(value: dict[str, Any], first: str, second: str) -> "list[Re
         parts.append(
             f"[yellow]not like with like[/yellow]: {_escaped(which)}. The difference is not the plan's alone."
         )
+    if value["setup_differences"]:
+        from semtrace.measure.setup import Difference
+
+        parts.append("[yellow]run differently[/yellow], beside the plan:")
+        parts.extend(f"  {_escaped(Difference(**each))}" for each in value["setup_differences"])
     parts.extend(
         f"{name.replace('_', ' in the ')} execution: {len(value[name])} instances"
         for name in ("only_first", "only_second")

@@ -9,6 +9,7 @@ import numpy as np
 
 from semtrace.errors import ReplayError
 from semtrace.measure.metrics import Measures, measure
+from semtrace.measure.setup import Difference, differences
 from semtrace.measure.stats import Distribution, number
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Comparison:
 
     Attributes:
         first, second: the measures of each.
+        setup: in what they were run differently, beside their plans: arrivals, copies, settings.
         pairs: instances that are in both, by (task, copy).
         only_first, only_second: (task, copy) of instances that are in one of them only.
         difference: second - first of root latency over the pairs where both are known, in ns.
@@ -95,6 +97,7 @@ class Comparison:
 
     first: Measures
     second: Measures
+    setup: Sequence[Difference]
     pairs: Sequence[Pair]
     only_first: Sequence[tuple[int, int]]
     only_second: Sequence[tuple[int, int]]
@@ -110,6 +113,7 @@ class Comparison:
             "work_digest": self.first.facts["work_digest"],
             "first": _side(self.first),
             "second": _side(self.second),
+            "setup_differences": [each.as_dict() for each in self.setup],
             "pairs": len(self.pairs),
             "only_first": [list(each) for each in self.only_first],
             "only_second": [list(each) for each in self.only_second],
@@ -240,22 +244,21 @@ def compare(
     latencies = [{(each.task, each.copy): each.root_latency_ns for each in side.instances} for side in sides]
     both = sorted(latencies[0].keys() & latencies[1].keys())
     pairs = [Pair(*key, latencies[0][key], latencies[1][key]) for key in both]
-    differences = [pair.difference_ns for pair in pairs if pair.difference_ns is not None]
+    known = [pair.difference_ns for pair in pairs if pair.difference_ns is not None]
     ratios = [
         pair.second_ns * 1_000_000 // pair.first_ns
         for pair in pairs
         if pair.first_ns and pair.second_ns is not None
     ]
-    median, mean = (
-        bootstrap(differences, seed=seed, resamples=resamples) if len(differences) > 1 else (None, None)
-    )
+    median, mean = bootstrap(known, seed=seed, resamples=resamples) if len(known) > 1 else (None, None)
     return Comparison(
         first=sides[0],
         second=sides[1],
+        setup=differences(first.header, second.header),
         pairs=pairs,
         only_first=sorted(latencies[0].keys() - latencies[1].keys()),
         only_second=sorted(latencies[1].keys() - latencies[0].keys()),
-        difference=Distribution.of(differences, len(pairs) - len(differences)),
+        difference=Distribution.of(known, len(pairs) - len(known)),
         median_interval=median,
         mean_interval=mean,
         ratio=Distribution.of(ratios, len(pairs) - len(ratios)),

@@ -83,3 +83,21 @@ def test_wrong_engines(trace: str, tmp_path: Path, words: list[str], says: str):
     assert says in " ".join(told.err.split())
     assert "Traceback" not in told.err
     assert not (tmp_path / "e.semtrace").exists()
+
+
+def test_a_comparison_says_what_was_run_otherwise(trace: str, tmp_path: Path):
+    one, two = str(tmp_path / "one.semtrace"), str(tmp_path / "two.semtrace")
+    run("replay", trace, "-o", one, "--engine", "qwen3-8b-a100", "--arrivals", "poisson:1000:3")
+    run("replay", trace, "-o", two, "--engine", "qwen3-8b-a100", "--copies", "2",
+        "--set", "scheduler.order=plas", "--set", "kv_tokens=6000", "--arrivals", "poisson:2000:3")  # fmt: skip
+    told = run("compare", trace, one, two)
+    for said in (
+        "run differently, beside the plan:",
+        "arrivals.mean_ns: 1000 → 2000",
+        "copies: 1 → 2",
+        "scheduler.order: fcfs → plas",
+        "kv_tokens: — → 6000",
+    ):
+        assert said in told.out
+    assert "arrivals.seed" not in told.out
+    assert "run differently" not in run("compare", trace, one, one).out

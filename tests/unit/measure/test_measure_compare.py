@@ -97,3 +97,39 @@ def test_resamples_are_drawn_in_parts_without_a_difference(monkeypatch):
     whole = bootstrap([1, 5, 9, 14], resamples=64)
     monkeypatch.setattr("semtrace.measure.compare._CHUNK", 16)
     assert bootstrap([1, 5, 9, 14], resamples=64) == whole
+
+
+def test_what_was_run_otherwise_is_told():
+    first = run(TRACE, SERIAL, arrivals=[0, 10])
+    assert compare(TRACE, run(TRACE, arrivals=[0, 10]), first).setup == []  # plans are compared, not told
+    header = first.header
+    scenario = {**header.scenario, "copies": 7, "arrivals": {"kind": "closed_loop", "users": 2}, "notes": "x"}
+    settings = {"c0_ns": 5, "inner": {"on": True}}
+    other = Execution(
+        header.model_copy(
+            update={"scenario": scenario, "backend": header.backend.model_copy(update={"settings": settings})}
+        ),
+        first.tables,
+    )
+    told = {each["key"]: each for each in compare(TRACE, first, other).as_dict()["setup_differences"]}
+    assert told["copies"] == {"key": "copies", "first": 2, "second": 7}
+    assert told["arrivals.users"]["second"] == 2
+    assert told["arrivals.kind"]["second"] == "closed_loop"
+    assert told["backend.settings.inner.on"] == {
+        "key": "backend.settings.inner.on",
+        "first": None,
+        "second": True,
+    }
+    assert "notes" not in told
+
+
+def test_other_times_of_as_many_arrivals_are_told_without_the_times():
+    told = compare(TRACE, run(TRACE, arrivals=[0, 10]), run(TRACE, arrivals=[0, 20])).setup
+    assert [each.key for each in told] == ["arrivals.times"]
+    assert all(str(each).count("2 given") == 2 for each in told)
+
+
+def test_a_native_run_is_not_said_to_differ_in_what_it_has_not():
+    first = run(TRACE)
+    native = Execution(first.header.model_copy(update={"scenario": None}), first.tables)
+    assert compare(TRACE, first, native).setup == []
