@@ -101,7 +101,12 @@ class KvState(Protocol):
         ...
 
     def reuse(self, event: int, reused: Reused | None) -> None:
-        """What a waiting request need not compute at its first admission though it is no hit; None for nothing."""
+        """What a waiting request need not compute at its first admission though it is no hit; None for nothing.
+
+        With a `master`, blocks of that request are shared too. If it does not run when the request is looked at for admission —
+        it may be admitted in the same step — or has fewer blocks, it is its master no more: the request takes blocks of its own
+        for all its tokens, and no `extra` ones.
+        """
         ...
 
     def pressed(self) -> bool:

@@ -11,12 +11,14 @@ from semtrace.engine.contexts import Contexts
 from semtrace.engine.cost import step_ns
 from semtrace.engine.lifecycle_view import EngineView
 from semtrace.engine.mechanism import ImpossibleError, Mechanism, Waiting
+from semtrace.engine.pieces import Pieces, Places
 from semtrace.engine.transfers import Load, Transfers
 from semtrace.errors import FormatError, ReplayError
 from semtrace.policies.interface import (
     CallEnded,
     CallReady,
     Moved,
+    Piece,
     Pressure,
     Release,
     Reserve,
@@ -27,6 +29,7 @@ from semtrace.policies.interface import (
 )
 from semtrace.policies.text import choice_text
 from semtrace.records.document import canonical_json, parse_canonical
+from semtrace.records.enums import BlockAction, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +73,10 @@ class Lifecycle:
             self._transfers,
             prepared.settings.block_size,
             lambda geometry: step_ns(prepared.cost.kind, ints, floats, geometry),
+            self._pieces_of,
         )
+        self._pieces = Pieces(prepared.trace) if policy.pieces else None
+        self._places = Places(prepared.settings.block_size)
         self._running: dict[int, tuple[Held, int, int]] = {}  # calls not ended: context, operation, server
         self._gains: dict[int, tuple[int, int]] = {}  # of calls admitted: tokens loaded, tokens reused
         self._news: list[tuple[int, int, Notice]] = []  # (order of its kind, event, notice)
@@ -100,8 +106,13 @@ class Lifecycle:
         self._contexts.ended(held, released.operation)
         self._mechanism.drop_pin(held, "refused")
 
-    def admitted(self, event: int, hits: Sequence[int]) -> int:
+    def admitted(self, event: int, hits: Sequence[int], taken: Sequence[int]) -> int:
         """A call was admitted in this instant, for the first time or again, and holds what it hit (ST-LIF-034).
+
+        Args:
+            event: its event.
+            hits: blocks that it hit.
+            taken: blocks that it took.
 
         Returns:
             the time that this adds to the step, in ns.
@@ -112,6 +123,17 @@ class Lifecycle:
             brought = pin.brought if pin is not None and pin.server == call.server else frozenset()
             loaded = sum(block in brought for block in hits) * self._prepared.settings.block_size
             self._gains[event] = (loaded, call.reused)
+            if call.reused:
+                adapted = taken[: -(-call.reused // self._prepared.settings.block_size)]
+                self._log.block_rows(
+                    self._view.now_ns,
+                    call.server,
+                    Tier.DEVICE,
+                    BlockAction.REENCODE,
+                    event,
+                    adapted,
+                    reason="reuse",
+                )
             self._view.waited(call.server, self._view.now_ns - call.since_ns)
             self._mechanism.return_borrowed(call)
         self._mechanism.drop_pin(held, "used")
@@ -139,6 +161,8 @@ class Lifecycle:
         held.calls += 1
         held.steps_left = self._contexts.structure.path[operation] - 1
         self._contexts.ended(held, operation)
+        if self._pieces is not None:
+            self._places.put(held.id, self._pieces.of(operation))
         tools = self._contexts.structure.tools(operation)
         self._news.append((0, event, CallEnded(event, held.id, tools, held.calls_left == 0)))
         return self._gains.pop(event, (0, 0))
@@ -194,6 +218,27 @@ class Lifecycle:
         for server in pressed:
             self._tell(Pressure(server, self._missing(server)))
         self._mechanism.try_again()
+
+    def _pieces_of(self, event: int) -> list[Piece]:
+        call = self._mechanism.waiting.get(event)
+        if self._pieces is None or call is None:
+            return []
+        group, instance = self._prepared.group, call.held.instance
+        operation, state = self._running[event][1], self._states[call.server]
+        found = []
+        for span in self._pieces.of(operation):
+            key, first, tokens = span
+            if first + tokens > call.prompt_tokens:
+                break
+            place = self._places.find(
+                span,
+                self._contexts.all,
+                lambda other: bool(group[other] == group[instance]),
+                state,
+                call.server,
+            )
+            found.append(Piece(key, first, tokens, *(place or (None, None, 0))))
+        return found
 
     def _moved(self) -> list[Notice]:
         notices: list[Notice] = []

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from semtrace.engine.kv_state import KvState
     from semtrace.engine.mechanism import Waiting
     from semtrace.engine.transfers import Transfers
+    from semtrace.policies.interface import Piece
 
 
 class EngineView:
@@ -24,6 +25,7 @@ class EngineView:
         transfers: tiers and links.
         block_size: tokens in a block.
         step_ns: modelled time of a step by its geometry.
+        pieces: the pieces of the prompt of a call that waits.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class EngineView:
         transfers: Transfers,
         block_size: int,
         step_ns: Callable[[tuple[int, ...]], int],
+        pieces: Callable[[int], Sequence[Piece]],
     ) -> None:
         self.now_ns = 0
         self._waits = [(0, 0)] * len(states)
@@ -41,6 +44,7 @@ class EngineView:
         self._transfers = transfers
         self._block_size = block_size
         self._step_ns = step_ns
+        self._pieces = pieces
 
     def free_blocks(self, server: int) -> int:
         """Device blocks that nobody holds; what they keep can be evicted."""
@@ -57,6 +61,10 @@ class EngineView:
     def running_tokens(self, server: int) -> int:
         """Tokens of the requests that run, computed so far."""
         return self._states[server].running()[1]
+
+    def pieces(self, event: int) -> Sequence[Piece]:
+        """The pieces of the prompt of a call that waits, in order; none unless the policy asks for them."""
+        return self._pieces(event)
 
     def waited(self, server: int, wait_ns: int) -> None:
         """A call was admitted after so long."""

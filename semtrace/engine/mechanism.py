@@ -309,7 +309,10 @@ class Mechanism:
             raise ImpossibleError(f"reuses {action.tokens} tokens of {action.borrow} borrowed blocks")
         state = self._states[call.server]
         blocks: list[int] = []
-        if action.borrow:
+        if action.borrow and action.master is not None:
+            if action.lender is not None or action.master == call.event:
+                raise ImpossibleError("borrows of a context and of a call, or of itself")
+        elif action.borrow:
             lender = None if action.lender is None else self._contexts.all[action.lender]
             if lender is None or lender.server != call.server:
                 return "the lender is on another server"
@@ -320,7 +323,11 @@ class Mechanism:
         self._note_hits(call.server, call.event, blocks, "borrow")
         self.return_borrowed(call)
         call.borrowed, call.reused, call.charge_ns = blocks, action.tokens, action.charge_ns
-        state.reuse(call.event, Reused(action.tokens, tuple(blocks), action.extra))
+        count = action.borrow if action.master is not None else 0
+        state.reuse(
+            call.event,
+            Reused(action.tokens, tuple(blocks), action.extra, action.master, action.first, count),
+        )
         return None
 
     def return_borrowed(self, call: Waiting) -> None:

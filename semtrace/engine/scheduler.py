@@ -36,12 +36,18 @@ class Reused(NamedTuple):
     Attributes:
         tokens: how many tokens, after its hits.
         borrowed: blocks of others that hold some of them, and that it shares.
-        extra: blocks that it takes beside those that hold its tokens.
+        extra: blocks that it takes beside those that hold its tokens, if it shares what it is to share.
+        master: id of a request whose blocks it shares too, if that runs when it is admitted; None for none.
+        first: ordinal of the first of these blocks in that request.
+        shared: how many of them.
     """
 
     tokens: int
     borrowed: tuple[int, ...] = ()
     extra: int = 0
+    master: int | None = None
+    first: int = 0
+    shared: int = 0
 
 
 class Move(NamedTuple):
@@ -296,7 +302,10 @@ class Scheduler:
             if request.reuse is not None:
                 # More may be hit than when the reuse was granted, and a token is left to compute.
                 computed = min(computed + request.reuse.tokens, request.tokens - 1)
-                borrowed = request.reuse.borrowed
+                if request.reuse.master is not None and self._master(request.reuse) is None:
+                    # It does without: there are no differences to keep from what it does not share.
+                    request.reuse = request.reuse._replace(extra=0, master=None)
+                borrowed = self._borrowed(request.reuse)
             tokens = _capped(request.tokens - computed, threshold)
             if tokens > budget and not self.settings.chunked_prefill:
                 break
@@ -349,8 +358,22 @@ class Scheduler:
 
     def need(self, request: Request) -> int:
         """Free blocks that it takes to admit a request with all its tokens (ST-ENG-033)."""
-        borrowed = () if request.reuse is None else request.reuse.borrowed
+        borrowed = () if request.reuse is None else self._borrowed(request.reuse)
         return self._needed(request, (*self.find(request), *borrowed), request.tokens)
+
+    def _borrowed(self, reuse: Reused) -> tuple[int, ...]:
+        """Blocks of others that a request is to share at its admission; of a master only while it runs."""
+        master = self._master(reuse)
+        if master is None:
+            return reuse.borrowed
+        return (*reuse.borrowed, *master.blocks[reuse.first : reuse.first + reuse.shared])
+
+    def _master(self, reuse: Reused) -> Request | None:
+        """The request whose blocks are to be shared, if it runs and has so many."""
+        for master in self.running:
+            if master.id == reuse.master and len(master.blocks) >= reuse.first + reuse.shared:
+                return master
+        return None
 
     def _admissible(self, request: Request, shared: Sequence[int], tokens: int) -> bool:
         """Whether there is memory to admit a request.

@@ -286,7 +286,7 @@ class StepEngine:
         if self._lifecycle is None:
             return 0
         return sum(
-            self._lifecycle.admitted(entry.request.id, entry.hits)
+            self._lifecycle.admitted(entry.request.id, entry.hits, entry.blocks)
             for entry in entries
             if entry.kind != "running"
         )

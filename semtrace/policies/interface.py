@@ -140,6 +140,27 @@ class Call:
     critical: bool
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of a call's prompt that has one content, wherever it lies.
+
+    Attributes:
+        key: equal for pieces with the same tokens; two pieces with different keys have no tokens in common.
+        first: ordinal of its first token in the prompt.
+        tokens: how many tokens.
+        context: the context whose blocks on the device of the call's server hold most of it; None if there is none.
+        place: ordinal of its first token there.
+        held: how many of its tokens they hold, from the first on.
+    """
+
+    key: int
+    first: int
+    tokens: int
+    context: int | None
+    place: int | None
+    held: int
+
+
 class View(Protocol):
     """The engine at this instant, as far as a real system could see it."""
 
@@ -166,6 +187,10 @@ class View(Protocol):
 
     def mean_wait_ns(self, server: int) -> int:
         """Mean time from submission to admission of the calls admitted so far, in whole ns; 0 if there are none."""
+        ...
+
+    def pieces(self, event: int) -> Sequence[Piece]:
+        """The pieces of the prompt of a call that waits, in order; none unless the policy asks for `pieces`."""
         ...
 
     def context(self, context: int) -> Context:
@@ -372,7 +397,8 @@ class Reuse:
         tokens: tokens of its prompt, after its prefix hits, that need not be computed.
         borrow: blocks of another context's whose memory it shares for them; 0 for none.
         lender: that context, on the same server.
-        first: ordinal of the first of these blocks in that context.
+        master: instead of a context, a call before it on the same server: it shares that call's blocks if that runs by then.
+        first: ordinal of the first of these blocks there.
         extra: blocks it takes beside those that hold its tokens: its differences from what it borrows.
         charge_ns: time that adapting the tokens adds to the step that admits it, in ns.
     """
@@ -380,6 +406,7 @@ class Reuse:
     tokens: int
     borrow: int = 0
     lender: int | None = None
+    master: int | None = None
     first: int = 0
     extra: int = 0
     charge_ns: int = 0
@@ -413,6 +440,7 @@ class Policy(ABC):
         rule: what it does, in one sentence.
         source: where the rule is from.
         tiers: tiers that it cannot do without.
+        pieces: whether it looks at the pieces of prompts.
         Settings: its settings, a document whose members all have defaults.
         notices: what it wants to be told of.
 
@@ -425,6 +453,7 @@ class Policy(ABC):
     rule: ClassVar[str]
     source: ClassVar[str]
     tiers: ClassVar[frozenset[TierName]] = frozenset()
+    pieces: ClassVar[bool] = False
     Settings: ClassVar[type[Document]] = Document
     notices: ClassVar[frozenset[type[Notice]]]
 

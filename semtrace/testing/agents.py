@@ -27,7 +27,7 @@ class Step:
         tool: name of the tool, None for a call of the model.
         after: ordinals of the task's operations that it waits for; lower ones.
         duration_ns: of a tool.
-        prompt: token ids of a call's prompt.
+        prompt: the pieces of a call's prompt, each some token ids.
         output: tokens that a call makes.
     """
 
@@ -35,8 +35,13 @@ class Step:
     tool: str | None
     after: tuple[int, ...]
     duration_ns: int = 0
-    prompt: tuple[int, ...] = ()
+    prompt: tuple[tuple[int, ...], ...] = ()
     output: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return sum(map(len, self.prompt))
 
 
 @dataclass(frozen=True)
@@ -76,14 +81,14 @@ class Workload:
                     session=sessions[step.agent],
                     started_ns=ordinal,
                     duration_ns=None if call else step.duration_ns,
-                    prompt_tokens=len(step.prompt) if call else None,
+                    prompt_tokens=step.prompt_tokens if call else None,
                     output_tokens=step.output if call else None,
                 )
                 for before in step.after:
                     made.edge(row, rows[before])
-                if call:
-                    ids = made.artifact(np.array(step.prompt, dtype="<u4").tobytes(), TOKEN_IDS_TYPE)
-                    made.segment(row, Role.USER, token_ids=ids, token_ids_start=0, tokens=len(step.prompt))
+                for piece in step.prompt:
+                    ids = made.artifact(np.array(piece, dtype="<u4").tobytes(), TOKEN_IDS_TYPE)
+                    made.segment(row, Role.USER, token_ids=ids, token_ids_start=0, tokens=len(piece))
                 rows.append(row)
         return made.build().trace
 
@@ -115,10 +120,8 @@ class Workload:
                     elif begun:
                         new = replace(step, output=step.output + rng.randrange(4))
                     else:
-                        added = tuple(rng.randrange(1 << 31) for _ in range(rng.randrange(5)))
-                        new = replace(
-                            step, prompt=step.prompt[:-1] + added + (7,), output=1 + rng.randrange(4)
-                        )
+                        added = tuple(rng.randrange(1 << 31) for _ in range(rng.randint(1, 4)))
+                        new = replace(step, prompt=(*step.prompt, added), output=1 + rng.randrange(4))
                 steps.append(new)
                 row += 1
             late = rng.randrange(500) if program.arrival_ns > time_ns else 0
@@ -130,16 +133,21 @@ def random_workload(seed: int) -> Workload:
     """Some tasks in which agents call the model and tools by turns, on an engine with little memory and a slow link.
 
     The order of service is none that knows the lengths of calls to come. Prompts of an agent begin with those before them; those of all agents begin alike. Agents of a task run side by side, and a
-    last call waits for all of them.
+    last call waits for all of them. Documents of a task are read by several agents, each behind its own text.
     """
     rng = random.Random(seed)  # noqa: S311  # as above
-    shared = tuple(range(rng.choice((0, 5, 8))))
+    shared = tuple(range(rng.choice((1, 5, 8))))
     programs = []
     for task in range(rng.randint(2, 5)):
         steps: list[Step] = []
         lasts = []
+        documents = [
+            tuple(1000 * (task + 1) + 700 + 50 * each + at for at in range(rng.randint(4, 14)))
+            for each in range(2)
+        ]
         for agent in range(rng.randint(1, 3)):
-            prompt = shared + tuple(1000 * (task + 1) + 100 * agent + at for at in range(rng.randint(1, 14)))
+            own = tuple(1000 * (task + 1) + 100 * agent + at for at in range(rng.randint(1, 14)))
+            prompt: tuple[tuple[int, ...], ...] = (shared, own)
             before: tuple[int, ...] = ()
             for turn in range(rng.randint(1, 3)):
                 call = len(steps)
@@ -155,16 +163,18 @@ def random_workload(seed: int) -> Workload:
                     for _ in tools
                 ]
                 before = tuple(tools) or (call,)
-                prompt += tuple(rng.randrange(1 << 31) for _ in range(rng.randint(1, 9)))
+                prompt += (tuple(rng.randrange(1 << 31) for _ in range(rng.randint(1, 9))),)
+                if rng.random() < 0.6:
+                    prompt += (rng.choice(documents),)
                 del turn
             lasts.append(before[-1])
-        whole = shared + tuple(1000 * (task + 1) + 900 + at for at in range(rng.randint(1, 20)))
+        whole = (shared, tuple(1000 * (task + 1) + 900 + at for at in range(rng.randint(1, 9))), *documents)
         steps.append(Step(99, None, tuple(lasts), prompt=whole, output=rng.randint(1, 4)))
         programs.append(Program(rng.choice((0, 0, 30, 200)), tuple(steps)))
     programs.sort(key=lambda program: program.arrival_ns)
     size = rng.choice((2, 4))
     longest = max(  # as it may become by changes
-        len(step.prompt) + 4 + max(step.output + 3, 4) for program in programs for step in program.steps
+        step.prompt_tokens + 4 + max(step.output + 3, 4) for program in programs for step in program.steps
     )
     band = rng.choice((200_000_000, 1_000_000_000, 8_000_000_000))
     link = {

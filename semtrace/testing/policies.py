@@ -77,6 +77,7 @@ class _Counted:
         self._left = MOST_NOTICES
         self.name = policy.name
         self.notices = policy.notices
+        self.pieces = policy.pieces
 
     def on(self, notice: Notice, view: View) -> Iterable[Question]:
         self._left -= 1

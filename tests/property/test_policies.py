@@ -66,6 +66,16 @@ class TestTokencake(PolicyTests):
     settings: ClassVar = {"unknown_tool_ns": 300, "lead_ns": 5, "retry_ns": 20}
 
 
+class TestPic(PolicyTests):
+    policy = "pic"
+    settings: ClassVar = {"least_tokens": 2, "rope_ns_per_token": 1}
+
+
+class TestTokendance(PolicyTests):
+    policy = "tokendance"
+    settings: ClassVar = {"least_tokens": 2, "rope_ns_per_token": 1}
+
+
 def test_none_is_forgotten():
     tried = {each.policy for each in PolicyTests.__subclasses__()}
     assert set(policy_names()) - {"none", "prefix"} <= tried
@@ -76,6 +86,7 @@ def test_the_workloads_have_everything():
     seen: set[str] = set()
     for name, settings in (
         ("tokencake", TestTokencake.settings), ("offload-lru", {}), ("keep", {}), ("continuum", {"ttl_ns": 60}),
+        ("pic", TestPic.settings), ("tokendance", TestTokendance.settings),
     ):  # fmt: skip
         for seed in range(PolicyTests.workloads):
             run = run_policy(random_workload(seed), name, settings)
@@ -86,7 +97,7 @@ def test_the_workloads_have_everything():
     assert {
         "tokencake offload", "tokencake prefetch", "tokencake reserve", "engine not done", "engine release",
         "direction 1", "direction 2", "lapsed", "used", "forced", "loaded", "action 4 tier 1", "action 4 tier 2",
-        "action 6 tier 1", "action 8 tier 1",
+        "action 6 tier 1", "action 7 tier 1", "action 8 tier 1", "pic reuse", "tokendance reuse",
     } <= seen  # fmt: skip
 
 

@@ -10,13 +10,26 @@ from unittest.mock import patch
 from pydantic import Field
 
 from semtrace.policies import interface, registry
-from semtrace.policies.interface import Policy, Question, TierName
+from semtrace.policies.interface import Facts, LinkFacts, Policy, Question, TierName
 from semtrace.records.document import Document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from semtrace.policies.interface import Action, Facts, Notice, View
+    from semtrace.policies.interface import Action, Notice, View
+
+
+FACTS = Facts(
+    block_size=4,
+    block_bytes=16,
+    device_blocks=20,
+    tier_blocks={TierName.HOST: 4},
+    links={TierName.HOST: LinkFacts(500_000_000, 1_000_000_000, 5, 0)},
+    servers=1,
+    max_num_seqs=256,
+    max_num_batched_tokens=8192,
+)
+"""What a policy is told of a small engine with a slow link to host memory."""
 
 
 class Script(Document):

@@ -7,24 +7,14 @@ from typing import Any
 import pytest
 
 from semtrace.errors import DocumentError, UnsupportedError
-from semtrace.policies.interface import Facts, LinkFacts, Policy, TierName
+from semtrace.policies.interface import Policy
 from semtrace.policies.keep import KeepForTools
 from semtrace.policies.registry import find_policy, policy_names
 from semtrace.policies.text import choice_text
 from support.lifecycle import decisions, run_engine, times, transfers
-from support.scripted import Scripted, installed
+from support.scripted import FACTS, Scripted, installed
 
 SLOW = {"out_bytes_per_s": 500_000_000, "in_bytes_per_s": 1_000_000_000, "latency_ns": 5}
-FACTS = Facts(
-    block_size=4,
-    block_bytes=16,
-    device_blocks=20,
-    tier_blocks={TierName.HOST: 4},
-    links={TierName.HOST: LinkFacts(500_000_000, 1_000_000_000, 5, 0)},
-    servers=1,
-    max_num_seqs=256,
-    max_num_batched_tokens=8192,
-)
 
 
 def operations(tool_ns: int, **others: Any) -> list[dict[str, Any]]:
