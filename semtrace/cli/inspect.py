@@ -20,12 +20,12 @@ from semtrace.cli.printing import print_json, print_lines
 from semtrace.errors import ExitCode, FormatError, SemtraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
     from semtrace.check import Finding
-    from semtrace.records.execution import Execution
+    from semtrace.records.execution import Execution, ExecutionHeader
     from semtrace.records.trace import Trace
     from semtrace.store.bundle import Bundle
 
@@ -48,11 +48,14 @@ def info(path: PathArgument, json_output: JsonOption = False) -> None:
     if inner is not None:
         bundle.execution(inner)
         value["executions"] = {inner: value["executions"][inner]}
-    emit(value, as_json=json_output, text=lambda: _info_text(value))
+    headers = {name: stored.header for name, stored in bundle.manifest.executions.items()}
+    emit(value, as_json=json_output, text=lambda: _info_text(value, headers))
 
 
 def describe(bundle: "Bundle") -> dict[str, Any]:
     """What a bundle holds, as JSON-ready values."""
+    from semtrace.measure.setup import setup
+
     manifest = bundle.manifest
     value: dict[str, Any] = {
         "path": str(bundle.path),
@@ -71,6 +74,7 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
             "clock": stored.header.clock,
             "backend": stored.header.backend.name,
             "plan": _plan_name(stored.header.plan),
+            "setup": setup(stored.header),
             "work_digest": stored.header.work_digest,
             "execution_digest": stored.execution_digest,
             "instances": stored.tables["instances"].rows if "instances" in stored.tables else 0,
@@ -131,9 +135,11 @@ def _flat(value: dict[str, Any]) -> str:
     return ", ".join(f"{amount:,} {name}" for name, amount in value.items() if name != "total")
 
 
-def _info_text(value: dict[str, Any]) -> "list[RenderableType]":
+def _info_text(value: dict[str, Any], headers: "Mapping[str, ExecutionHeader]") -> "list[RenderableType]":
     from rich.markup import escape
     from rich.table import Table
+
+    from semtrace.measure.setup import setup_lines
 
     parts: list[RenderableType] = [
         f"[bold]{escape(value['path'])}[/bold]  semtrace {escape(value['spec_version'])}"
@@ -163,7 +169,8 @@ def _info_text(value: dict[str, Any]) -> "list[RenderableType]":
             dict.fromkeys(filter(None, (execution["mode"], execution["backend"], execution["plan"])))
         )
         table.add_row(f"execution {escape(name)}", f"{execution['events']:,} events, {escape(how)}")
-        table.add_row("", escape(execution["execution_digest"]))
+        for line in (*setup_lines(headers[name]), execution["execution_digest"]):
+            table.add_row("", escape(line))
     for source in value["sources"]:
         table.add_row("source", escape(f"{source['name']} ({source['bytes']:,} bytes, {source['adapter']})"))
     parts.append(table)

@@ -22,7 +22,7 @@ from semtrace.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from semtrace.records.execution import Execution
+    from semtrace.records.execution import Execution, ExecutionHeader
     from semtrace.records.trace import Trace
     from semtrace.replay.backend import Simulator
     from semtrace.replay.scenario import Scenario
@@ -91,6 +91,7 @@ def replay(
     The trace is checked first; a trace with findings is not replayed.
     """
     from semtrace.graph.plan import Plan, dag
+    from semtrace.measure.setup import setup
     from semtrace.replay.run import replay as run
     from semtrace.store.bundle import write_bundle
     from semtrace.store.container import check_output
@@ -118,14 +119,14 @@ def replay(
         "name": name,
         "plan": made.name,
         "backend": execution.header.backend.as_json(),
-        "arrivals": _arrivals_of(execution),
+        **setup(execution.header),
         "execution_digest": show(execution_digest(execution)),
         "instances": execution.instances.rows,
         "events": execution.events.rows,
         "unfinished": _unfinished(execution),
         "end_ns": _end(execution),
     }
-    emit(value, as_json=json_output, text=lambda: _text(value))
+    emit(value, as_json=json_output, text=lambda: _text(value, execution.header))
     return ExitCode.FINDINGS if value["unfinished"] else ExitCode.OK
 
 
@@ -140,25 +141,19 @@ def _end(execution: "Execution") -> int | None:
     return int(finished.max()) if len(finished) else None
 
 
-def _arrivals_of(execution: "Execution") -> str:
-    arrivals = (execution.header.scenario or {}).get("arrivals", {})
-    return str((arrivals.get("drawn_from") or arrivals).get("kind", "unknown"))
-
-
-def _text(value: dict[str, Any]) -> "list[RenderableType]":
+def _text(value: dict[str, Any], header: "ExecutionHeader") -> "list[RenderableType]":
     from rich.markup import escape
 
-    backend = value["backend"]
-    settings = backend.get("settings", {})
-    settings = settings.get("name") or ", ".join(
-        f"{key}={setting}" for key, setting in settings.items() if not isinstance(setting, dict)
-    )
+    from semtrace.measure.setup import setup_lines
+
+    backend, arrivals = setup_lines(header)
     lines: list[RenderableType] = [
         escape(
-            f"replayed {value['instances']} instances, {value['events']} operations under plan {value['plan']}, "
-            f"arrivals {value['arrivals']}; the last ended at {milliseconds(value['end_ns'])} ms"
+            f"replayed {value['instances']} instances, {value['events']} operations under plan {value['plan']}; "
+            f"the last ended at {milliseconds(value['end_ns'])} ms"
         ),
-        escape(f"simulated by backend {backend['name']} ({settings}), on a virtual clock"),
+        escape(f"simulated on a virtual clock by {backend}"),
+        escape(arrivals),
         f"execution {value['execution_digest']}",
     ]
     if value["unfinished"]:

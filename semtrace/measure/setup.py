@@ -130,8 +130,8 @@ def setup(header: ExecutionHeader) -> dict[str, Any]:
     """
     scenario = header.scenario
     arrivals = arrivals_of(header)
-    if arrivals is not None and "times_ns" in arrivals:
-        arrivals = {"kind": arrivals.get("kind"), "times": len(arrivals["times_ns"])}
+    if arrivals is not None and isinstance(times := arrivals.get("times_ns"), list):
+        arrivals = {"kind": arrivals.get("kind"), "times": len(times)}
     changed = changes(header)
     return {
         "arrivals": arrivals,

@@ -101,3 +101,35 @@ def test_a_comparison_says_what_was_run_otherwise(trace: str, tmp_path: Path):
         assert said in told.out
     assert "arrivals.seed" not in told.out
     assert "run differently" not in run("compare", trace, one, one).out
+
+
+def test_what_an_execution_was_run_with_is_shown(trace: str, tmp_path: Path):
+    out = str(tmp_path / "e.semtrace")
+    words = ["replay", trace, "-o", out, "--engine", "qwen3-8b-a100", "--force"]
+    ready = run(*words)
+    assert "backend engine qwen3-8b-a100\n" in ready.out
+    told = run(*words, "--arrivals", "poisson:1000:3", "--copies", "2", "--set", "scheduler.order=plas")
+    for said in (
+        "backend engine qwen3-8b-a100 with scheduler.order: fcfs → plas",
+        "arrivals poisson (mean_ns 1000, seed 3), copies 2, salt copy",
+    ):
+        assert said in told.out
+        assert said in run("info", out).out
+    value = run("info", out, "--json").json["executions"]["replay"]["setup"]
+    assert value == {
+        "arrivals": {"kind": "poisson", "mean_ns": 1000, "seed": 3},
+        "copies": 2,
+        "salt": "copy",
+        "engine": "qwen3-8b-a100",
+        "changed": [{"key": "backend.settings.scheduler.order", "first": "fcfs", "second": "plas"}],
+    }
+    run("replay", trace, "-o", out, "--force", "--set", "c0_ns=5")
+    assert "backend ideal (c0_ns=5" in run("info", out).out
+    assert run("info", out, "--json").json["executions"]["replay"]["setup"]["changed"] is None
+
+
+def test_an_engine_of_ones_own_is_not_held_against_a_ready_one(trace: str, tmp_path: Path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(run("engines", "qwen3-8b-a100").out.replace("name: qwen3-8b-a100", "name: mine"), "utf-8")
+    told = run("replay", trace, "-o", str(tmp_path / "e.semtrace"), "--engine", str(mine))
+    assert "backend engine mine, of no ready document" in told.out
