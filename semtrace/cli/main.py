@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, str]] = {
     "engines": "engines:engines",
     "policies": "policies:policies",
     "sweep": "sweeps:sweep",
+    "experiment": "experiments:experiment",
     "compare-policies": "sweeps:compare_policies",
     "pack": "bundles:pack",
     "unpack": "bundles:unpack",
