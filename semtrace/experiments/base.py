@@ -124,14 +124,12 @@ class Lab:
         seeds: one for each block.
         quick: whether to take as little time as shows the directions.
         workers: processes.
-        progress: told of each set of replays before it begins.
         rows: of all replays so far.
     """
 
     seeds: Sequence[int] = tuple(range(BLOCKS))
     quick: bool = False
     workers: int = 1
-    progress: Callable[[str], None] = lambda _: None
     rows: list[Row] = field(default_factory=list)
 
     def replay(self, what: str, trace: Trace, seed: int, **members: Any) -> list[Row]:
@@ -149,7 +147,6 @@ class Lab:
         Raises:
             ReplayError: a replay was refused.
         """
-        self.progress(f"{what}, seed {seed}")
         document = SweepDocument.parse(
             {"engine": dict(ENGINE), "arrivals": [{"kind": "together"}], "seeds": [seed], **members},
             path=what,

@@ -37,8 +37,7 @@ def prompt_tokens(trace: Trace) -> int:
     return int(trace.operations.ints("prompt_tokens").sum())
 
 
-def _run(lab: Lab) -> Result:
-    lab.progress("counting")
+def _run(_: Lab) -> Result:
     q, a = LENGTHS.question, LENGTHS.answer
     cases = [
         ("debate, 3 agents, 2 rounds after the first answers, all earlier answers", "9q + 27a",
