@@ -59,11 +59,11 @@ def _run(lab: Lab) -> Result:
         for (name, limit, size), rows in grid.items()
     ]
     why = (
-        "Both fall in every block; the factor falls less than reported, since 128 of our branches still need about "
-        "twice what 40 GiB hold, so that the larger KV preempts nearly as often as the smaller. A factor near 1.2 "
-        "means that 40 GiB nearly held what ran. With a request limit of 64, or with the shorter prompts of Spawn, "
-        "ours come near that as well (see the lines above); what the reference's branches needed is not told. The "
-        "factor counts recomputed outputs too, so it is the greater the shorter prompts are beside outputs."
+        "The factor falls less than reported, since 128 of our branches still need about twice what 40 GiB hold, so that the "
+        "larger KV preempts nearly as often as the smaller. A factor near 1.2 means that 40 GiB nearly held what ran. With a "
+        "request limit of 64, or with the shorter prompts of Spawn, ours come near that as well (a run without --quick shows "
+        "it); what the reference's branches needed is not told. The factor counts recomputed outputs too, so it is the "
+        "greater the shorter prompts are beside outputs."
     )
     return Result(compared, lab.rows, why, facts)
 
