@@ -139,7 +139,7 @@ def test_ready_documents(name: str):
     document = read_engine(name, {})
     assert document.name == name
     assert document.source
-    assert settings_of(document).blocks > 10_000
+    assert settings_of(document).blocks > 5_000
 
 
 # -- requests that do not fit ---------------------------------------------------------------------------------------
