@@ -173,6 +173,23 @@ def test_a_head_is_admitted_in_the_step_in_which_its_next_block_fills():
     assert difference(case, result) is None
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_block_that_the_head_waits_for_may_fill_late_in_a_run(asynchronous: bool):
+    """The runner fills others first: its fifth block is the one, many blocks after the run begins."""
+    grown = tuple(range(60))
+    requests = [
+        (0, grown, 4),
+        (1, (*grown[:31], *range(200, 205)), 31),
+        (5, (*grown[:48], *range(300, 311)), 53),
+    ]
+    for blocks in range(8, 12):
+        scheduler = SchedulerSettings(max_num_batched_tokens=200, asynchronous=asynchronous)
+        case = single_requests(requests, EngineSettings(scheduler, blocks=blocks, block_size=8))
+        assert difference(case, fast(case)) is None
+    found = random_pressure_case(Random(3239))  # a case that once told
+    assert difference(found, fast(found)) is None
+
+
 def test_nothing_to_run():
     case = single_requests([], EngineSettings(SchedulerSettings(), blocks=8, block_size=8))
     result = fast(case)

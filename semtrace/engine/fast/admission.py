@@ -69,6 +69,7 @@ from semtrace.engine.fast.layout import (
     WAITING,
     WAITING_FIRST,
     WATCHED,
+    WATCHED_AT,
     WATERMARK,
     YIELDING_END,
 )
@@ -219,6 +220,7 @@ def admit(s: Numbers, b: Numbers, server: int, threshold: int, budget: int, now:
             # It stays so while the others only decode, until somebody fills the next block of its prompt.
             s[server + BLOCKED] = budget == s[MOST_TOKENS] - s[server + DECODING]
             s[server + WATCHED] = missing
+            s[server + WATCHED_AT] = hits
             break
         tokens = min(tokens, budget)
         held = length if s[RESERVE] else hits * size + tokens
@@ -228,6 +230,7 @@ def admit(s: Numbers, b: Numbers, server: int, threshold: int, budget: int, now:
         if needed > s[server + FREE]:
             s[server + BLOCKED] = s[RESERVE]
             s[server + WATCHED] = missing
+            s[server + WATCHED_AT] = hits
             break
         dequeue(s, server)
         slot = begin(s, server, event)

@@ -62,6 +62,7 @@ from semtrace.engine.fast.layout import (
     TOKENS,
     WAITING,
     WATCHED,
+    WATCHED_AT,
     WHEEL,
 )
 from semtrace.engine.fast.pool import register, take_one
@@ -92,7 +93,8 @@ def longest_ahead(s: Numbers, b: Numbers, server: int) -> int:
         return 0
     if s[server + IN_STEP + ((s[server + STEP] - 1) & 1)] != running:
         return 0
-    size = s[BLOCK_SIZE]
+    index = s[server + WATCHED_AT]
+    filled = (index + 1) * s[BLOCK_SIZE]
     watched = s[server + WATCHED] if s[server + WAITING] > 0 and s[server + BLOCKED] else 0
     steps = s[LONGEST_RUN]
     bases = 0
@@ -109,10 +111,9 @@ def longest_ahead(s: Numbers, b: Numbers, server: int) -> int:
             return 0
         steps = min(steps, s[slot + LEFT_OUT] - 1)
         if watched != 0:
-            until = -base % size
-            index = (base + until) // size - 1
+            until = filled - base
             if (
-                until < steps
+                0 <= until < steps
                 and s[slot + REGISTERED] <= index
                 and s[slot + FOUND_SALTED] + b[s[slot + KEY] + index] == watched
             ):

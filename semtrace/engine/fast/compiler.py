@@ -19,6 +19,7 @@ from semtrace.engine.fast import (
     ahead_runs,
     asynchronous,
     heap,
+    layout,
     loop,
     pool,
     queue,
@@ -114,6 +115,6 @@ def _digest() -> int:
 
     checks: Any = config
     digest = hashlib.sha256(str(checks.BOUNDSCHECK).encode())
-    for module in (cost, *_MODULES):
+    for module in (cost, layout, *_MODULES):
         digest.update(Path(str(module.__file__)).read_bytes())
     return int.from_bytes(digest.digest()[:7], "big") + 1

@@ -190,7 +190,8 @@ STALLED: Final = 27
 IN_STEP: Final = 28
 STEP_LISTS: Final = 30
 PLANNED: Final = 31
-SERVER_SIZE: Final = 32
+WATCHED_AT: Final = 32
+SERVER_SIZE: Final = 34
 
 # A slot: what a running request is while it runs.
 EVENT: Final = 0

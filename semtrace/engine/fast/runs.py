@@ -45,6 +45,7 @@ from semtrace.engine.fast.layout import (
     TIME,
     WAITING,
     WATCHED,
+    WATCHED_AT,
 )
 from semtrace.engine.fast.wheel import room, turn
 
@@ -128,13 +129,12 @@ def advance(s: Numbers, f: Any, server: int, steps: int, until: int) -> int:
 
 def before_watched(s: Numbers, b: Numbers, server: int, steps: int) -> int:
     """How many of these steps come before the one in which a request fills the block that the blocked head waits for."""
-    size = s[BLOCK_SIZE]
+    index = s[server + WATCHED_AT]
+    filled = (index + 1) * s[BLOCK_SIZE] - s[server + STEPS]
     slot = s[server + FIRST]
     while slot != 0:
-        computed = s[slot + BASE] + s[server + STEPS]
-        index = computed // size
-        until = (index + 1) * size - computed
-        if until <= steps and s[slot + FOUND_SALTED] + b[s[slot + KEY] + index] == s[server + WATCHED]:
+        until = filled - s[slot + BASE]
+        if 0 < until <= steps and s[slot + FOUND_SALTED] + b[s[slot + KEY] + index] == s[server + WATCHED]:
             steps = until - 1
         slot = s[slot + NEXT]
     return steps
