@@ -75,7 +75,7 @@ def experiment(
 def _write(result: "Result", output: Path) -> None:
     import pyarrow.parquet as pq
 
-    from semtrace.sweep.run import table_of
+    from semtrace.sweep.columns import table_of
 
     beside = output.with_name(f".{output.name}.part")
     pq.write_table(table_of(result.rows), beside, compression="zstd")

@@ -86,7 +86,7 @@ def _text(value: dict[str, Any], table: "pa.Table") -> "list[RenderableType]":
     ]
     for name in varied:
         shown.add_column(name.removeprefix("set."), justify="right")
-    for heading in ("root p50, ms", "root p95, ms", "preemptions", "hit tokens"):
+    for heading in ("root p50, ms", "root p95, ms", "ttft p50, ms", "preemptions", "hit tokens"):
         shown.add_column(heading, justify="right")
     for row in table.slice(0, 40).to_pylist():
         if row["error"] is not None:
@@ -95,6 +95,7 @@ def _text(value: dict[str, Any], table: "pa.Table") -> "list[RenderableType]":
             *(escape(str(row[name])) for name in varied),
             milliseconds(row["root_latency.p50"]),
             milliseconds(row["root_latency.p95"]),
+            milliseconds(row["ttft.p50"]),
             f"{row['sum.preemptions']:,}",
             f"{row['sum.cached_tokens']:,}",
         )
@@ -103,7 +104,10 @@ def _text(value: dict[str, Any], table: "pa.Table") -> "list[RenderableType]":
         lines.append(f"and {table.num_rows - 40:,} more")
     told = [row for row in table.to_pylist() if row["error"] is not None][:5]
     lines.extend(f"[red]point {row['point']} was refused: {escape(row['error'])}[/red]" for row in told)
-    lines.append(escape(f"{value['points']:,} points, {value['refused']:,} refused, in {value['output']}"))
+    on = ", ".join(sorted({name or "without a name" for name in table["engine"].to_pylist()}))
+    lines.append(
+        escape(f"{value['points']:,} points, {value['refused']:,} refused, engine {on}, in {value['output']}")
+    )
     return lines
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semtrace.graph.barrier import barrier
 from semtrace.graph.plan import dag
 from semtrace.measure.metrics import measure
+from semtrace.measure.stats import Distribution
 from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome
 from semtrace.replay.run import replay
@@ -29,8 +30,7 @@ def evaluate(trace: Trace, point: Point) -> dict[str, Any]:
     """Replay a point and measure it.
 
     Returns:
-        its row: `point`, `plan`, `arrivals`, `seed`, one column for each setting (`set.kv_bytes`), the execution's digest, and
-        its measures, times in ns; None where not known.
+        its row, in the columns of `columns.COLUMNS`; None where not known.
 
     Raises:
         SemtraceError: the replay is refused.
@@ -39,18 +39,29 @@ def evaluate(trace: Trace, point: Point) -> dict[str, Any]:
     execution = replay(trace, plan_of(trace, point), scenario)
     report = measure(trace, execution).as_dict()
     row: dict[str, Any] = {
-        "point": point.index,
-        "plan": name_of(point.plan),
-        "arrivals": _process(point.arrivals),
-        "seed": point.seed,
-        **{f"set.{key}": value for key, value in point.settings.items()},
+        **grid_of(point),
         "execution_digest": show(execution_digest(execution)),
         **_requests(execution),
     }
+    _flatten(row, "ttft", _first_tokens(execution).as_dict())
+    if report["attainment"] is None:
+        report["attainment"] = dict.fromkeys(("part", "whole", "value", "unknown"))
     for name, value in report.items():
         if name not in _SKIPPED:
             _flatten(row, name, value)
     return row
+
+
+def grid_of(point: Point) -> dict[str, Any]:
+    """The place of a point in its grid: the columns of its row that are there though its replay is refused."""
+    return {
+        "point": point.index,
+        "engine": point.scenario["backend"]["settings"].get("name"),
+        "plan": name_of(point.plan),
+        "arrivals": _process(point.arrivals),
+        "seed": point.seed,
+        **{f"set.{key}": value for key, value in point.settings.items()},
+    }
 
 
 def plan_of(trace: Trace, point: Point) -> Plan:
@@ -80,8 +91,15 @@ def _process(arrivals: Mapping[str, Any] | None) -> str:
     return ":".join([arrivals["kind"], *numbers])
 
 
-def _requests(execution: Execution) -> dict[str, int]:
-    """Sums over the requests of an execution."""
+def _first_tokens(execution: Execution) -> Distribution:
+    """Over requests that gave a token: time from submission to the first, in ns."""
+    submitted, first = (execution.events.ints(name) for name in ("submitted_ns", "first_token_ns"))
+    known = (submitted != NULL) & (first != NULL)
+    return Distribution.of((first - submitted)[known])
+
+
+def _requests(execution: Execution) -> dict[str, int | float | None]:
+    """Sums over the requests of an execution, and output tokens per second from first submission to last finish."""
     events = execution.events
     outcome = events.ints("outcome")
     made: dict[str, int] = {
@@ -95,7 +113,11 @@ def _requests(execution: Execution) -> dict[str, int]:
     ):  # fmt: skip
         values = events.ints(name)
         made[f"sum.{name}"] = int(values[ran & (values != NULL)].sum())
-    return made
+    submitted, finished = (events.ints(each) for each in ("submitted_ns", "finished_ns"))
+    known = (submitted != NULL) & (finished != NULL)
+    span = int(finished[known].max() - submitted[known].min()) if known.any() else 0
+    rate = made["sum.output_tokens"] * 1e9 / span if span else None
+    return {**made, "output_tokens_per_second": rate}
 
 
 def _flatten(row: dict[str, Any], name: str, value: object) -> None:

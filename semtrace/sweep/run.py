@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from semtrace.errors import SemtraceError, UnsupportedError, UsageError
 from semtrace.store.bundle import open_bundle
 from semtrace.store.digests import show, work_digest
+from semtrace.sweep.columns import table_of
 from semtrace.sweep.document import points
-from semtrace.sweep.point import evaluate
+from semtrace.sweep.point import evaluate, grid_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,8 +45,7 @@ def row_of(trace: Trace, point: Point) -> dict[str, Any]:
     try:
         return {**evaluate(trace, point), "error": None}
     except SemtraceError as error:
-        settings = {f"set.{key}": value for key, value in point.settings.items()}
-        return {"point": point.index, "seed": point.seed, **settings, "error": str(error)}
+        return {**grid_of(point), "error": str(error)}
 
 
 _TRACE: dict[str, Trace] = {}
@@ -252,18 +252,3 @@ def sweep(
     beside.replace(output)
     parts.remove()
     return table
-
-
-def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """The rows as a table: integers where all are, else floating point or text; null where a row lacks a column."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
-
-
-def _column(values: Sequence[Any]) -> pa.Array:
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int, float} and float in kinds:
-        return pa.array([None if value is None else float(value) for value in values], pa.float64())
-    if len(kinds) > 1:
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
-    return pa.array(values)

@@ -18,7 +18,7 @@ from semtrace.store.bundle import write_bundle
 from semtrace.store.digests import execution_digest, show
 from semtrace.sweep import run as runs
 from semtrace.sweep.document import SweepDocument, points
-from semtrace.sweep.run import PARTS, sweep, table_of
+from semtrace.sweep.run import PARTS, sweep
 from support.graphs import graph
 
 if TYPE_CHECKING:
@@ -181,12 +181,6 @@ def test_wrong_sweeps(change: dict[str, Any], error: type[Exception], says: str)
 def test_wrong_documents(change: dict[str, Any]):
     with pytest.raises(DocumentError):
         document(**change)
-
-
-def test_columns_have_one_type():
-    table = table_of([{"a": 1, "b": 1, "c": None}, {"a": 2, "b": 0.5, "c": "x"}, {"a": None, "b": None}])
-    assert [str(kind) for kind in table.schema.types] == ["int64", "double", "string"]
-    assert table.to_pylist()[2] == {"a": None, "b": None, "c": None}
 
 
 def test_the_engine_of_a_sweep_may_be_a_file_beside_it(tmp_path: Path):
