@@ -74,7 +74,8 @@ class Work:
                 code="engine.unknown",
                 path=f"operations[{unknown[0]}]",
                 requirement="ST-REL-011",
-                hint="record with token counts (for streaming: include usage in the stream)",
+                hint="either the call never ended (semtrace show), or counts were not recorded: "
+                "for streaming, include usage in the stream",
             )
         start, keys, count = _keys(made.strings, grow(made.strings), block_size)
         if not runs.all():

@@ -67,7 +67,8 @@ def replay_findings(trace: Trace) -> Iterator[Finding]:
             f"the {column.replace('_', ' ')} of model operation {{row}} are not known, so its work is not fixed",
             table="operations",
             column=column,
-            hint="record with token counts (for streaming: include usage in the stream)",
+            hint="either the call never ended (semtrace show), or counts were not recorded: "
+            "for streaming, include usage in the stream",
         )
     yield from found(
         "ST-REL-012",

@@ -131,8 +131,9 @@ def _key(value: Any) -> str:
 
 
 def _merge_calls(logged: list[Call], spanned: list[Call], loss: LossReport) -> list[Call]:
+    """Each call once; those that had not ended are left out, as they are in a log that is cut."""
     if not spanned or not logged:
-        return list(logged or spanned)
+        return list(logged) if logged else [call for call in spanned if _ended(call, loss)]
     by_id: dict[str, list[Call]] = {}
     for call in spanned:
         by_id.setdefault(call.response_id or "", []).append(call)
@@ -152,14 +153,28 @@ def _merge_calls(logged: list[Call], spanned: list[Call], loss: LossReport) -> l
             found = min(same, key=lambda c: abs((c.end_ns or 0) - (call.end_ns or 0)))
             del free[id(found)]
             _take(call, found)
-    for call in free.values():
+    unlogged = [call for call in free.values() if _ended(call, loss)]
+    for call in unlogged:
         loss.add(
             "calls.unlogged",
             "repaired",
             "a model call that only the spans have: failed, or of a client that logs no event",
             where=call.where,
         )
-    return [*logged, *free.values()]
+    return [*logged, *unlogged]
+
+
+def _ended(call: Call, loss: LossReport) -> bool:
+    """Whether a span tells of a call's end; the work of one that was under way is not known, and that is said."""
+    if call.end_ns is not None or call.error is not None or call.output is not None:
+        return True
+    loss.add(
+        "calls.unended",
+        "lost",
+        "a model call had not ended when the sources end: its work is not known, it is left out",
+        where=call.where,
+    )
+    return False
 
 
 def _near(call: Call, span: Call) -> bool:
@@ -299,6 +314,22 @@ def _find_tools(merged: Merged, spans: SpanFacts, loss: LossReport) -> None:
             if run.start_ns is None:
                 asked = facts.asked.get(run.call_id or "")
                 run.start_ns = asked[2] if asked and asked[2] is not None else call.end_ns
+        open_runs = [run for run in merged.tools[id(call)] if _is_open(run, spans)]
+        for run in open_runs:
+            merged.tools[id(call)].remove(run)
+            loss.add(
+                "tools.unended",
+                "lost",
+                "a tool had not ended when the sources end: how long it would take is not known, it is left out",
+                where=run.name,
+            )
+
+
+def _is_open(run: ToolRun, spans: SpanFacts) -> bool:
+    """Whether a span says that a tool began, and no source that it ended."""
+    span = spans.tools.get(run.call_id or "")
+    began = span is not None and span.end_ns is None and span.error is None and not span.encloses
+    return began and run.result is None and run.end_ns is None
 
 
 def _from_results(run: ToolRun, facts: Facts, spans: SpanFacts) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from autogen_runs import EXAMPLES, load, recording
 from semtrace.records.enums import EdgeKind, EventOutcome, Evidence, OperationStatus
+from semtrace.replay.run import replay_findings
 from semtrace_adapters.autogen.sources import kind_of
 from semtrace_adapters.autogen.spans import SpanTree, json_values, parse_spans
 
@@ -153,6 +154,43 @@ def test_a_call_that_failed_is_in_the_spans_only(tmp_path):
     assert run.event(last)["outcome"] == EventOutcome.ERROR
     assert run.losses["calls.unlogged"] == 1
     assert ("editor", "reviewer") in run.edges(EdgeKind.DATA), "what it was sent is known"
+
+
+def killed(tmp_path, name):
+    """A recording that ends while the last model call, or the last tool, is under way."""
+    spans = spans_of("graphflow")
+    folder = EXAMPLES / "graphflow"
+    (tmp_path / "config.json").write_text(
+        (folder / "config.json").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    cut = max((span for span in spans if span["name"].startswith(name)), key=lambda span: span["start_time"])
+    begun, end = cut["start_time"], cut["end_time"]
+    kept = []
+    for span in spans:
+        if span["start_time"] > begun:
+            continue
+        if span["end_time"] >= end:
+            span["end_time"] = None
+            drop = ("llm.output", "llm.token", "output.", "gen_ai.response")
+            span["attributes"] = {k: v for k, v in span["attributes"].items() if not k.startswith(drop)}
+        kept.append(span)
+    (tmp_path / "spans.jsonl").write_text("\n".join(map(json.dumps, kept)), encoding="utf-8")
+    return load(tmp_path)
+
+
+def test_a_call_that_was_under_way_when_the_run_was_killed_is_left_out(tmp_path):
+    run = killed(tmp_path, "ChatCompletion")
+    assert len(run.llm) == 9
+    assert run.losses["calls.unended"] == 1
+    assert not {"calls.unlogged", "tokens.unknown", "output.unknown"} & set(run.losses)
+    assert list(replay_findings(run.trace)) == []
+
+
+def test_a_tool_that_was_under_way_when_the_run_was_killed_is_left_out(tmp_path):
+    run = killed(tmp_path, "execute_tool")
+    assert run.losses["tools.unended"] == 2, "two ran side by side"
+    assert not {"tools.duration", "tools.result"} & set(run.losses)
+    assert list(replay_findings(run.trace)) == []
 
 
 def test_spans_that_go_round_in_a_circle():
