@@ -171,11 +171,15 @@ class Contexts:
 
     Attributes:
         all: the contexts, by number.
+        live: those of which a call has ended and another is to come, by number.
+        pinned: those that hold blocks, by number.
         structure: what the trace declares.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.all: list[Held] = []
+        self.live: dict[int, Held] = {}
+        self.pinned: dict[int, Held] = {}
         self.structure = Structure(trace)
         self._tasks: list[int] = trace.operations.ints("task").tolist()
         self._of_session: dict[tuple[int, int], Held] = {}
@@ -210,6 +214,10 @@ class Contexts:
         return held.steps_left >= self._remaining[held.instance].longest
 
     def ended(self, held: Held, operation: int) -> None:
-        """A call of a context has ended."""
+        """A call of a context has ended, or was refused."""
         held.calls_left -= 1
+        if held.calls and held.calls_left:
+            self.live[held.id] = held
+        else:
+            self.live.pop(held.id, None)
         self._remaining[held.instance].ended(self.structure.path[operation])

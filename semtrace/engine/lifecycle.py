@@ -135,7 +135,7 @@ class Lifecycle:
                     reason="reuse",
                 )
             self._view.waited(call.server, self._view.now_ns - call.since_ns)
-            self._mechanism.return_borrowed(call)
+            self._mechanism.admitted(call)
         self._mechanism.drop_pin(held, "used")
         return 0 if call is None else call.charge_ns
 
@@ -189,11 +189,11 @@ class Lifecycle:
     # The policy's turn.
 
     def phase(self, now_ns: int) -> None:
-        """What the policy does in this instant, if it is one of its instants (ST-LIF-013 to ST-LIF-015)."""
+        """What the policy does in this instant, if there is anything for it to do (ST-LIF-013 to ST-LIF-015)."""
         self._view.now_ns = self._mechanism.now_ns = now_ns
         wants = self._policy.notices
         moved = self._moved()
-        lapsed = self._mechanism.lapse()
+        self._mechanism.lapse()
         timers = self._mechanism.timers()
         self._news.sort(key=lambda each: each[:2])
         notices: list[Notice] = [*moved, *(notice for _, _, notice in self._news)]
@@ -206,12 +206,9 @@ class Lifecycle:
             server for server, state in enumerate(self._states) if Pressure in wants and state.pressed()
         ]
         wanted = [notice for notice in notices if type(notice) in wants]
-        ready = arrived if CallReady in wants else []
-        if not (moved or lapsed or timers or wanted or ready or pressed):
-            return
         for notice in wanted:
             self._tell(notice)
-        for call in ready:
+        for call in arrived if CallReady in wants else ():
             self._tell(CallReady(self._view.call(call)))
         for context in timers if Timer in wants else ():
             self._tell(Timer(context))
@@ -313,7 +310,9 @@ class Lifecycle:
         waiting = [mechanism.waiting[event] for event in events if event in mechanism.waiting]
         if any(not state.passed_over(event) for event in events):
             pinned = [
-                held for held in self._contexts.all if held.pin is not None and held.pin.server == server
+                held
+                for held in self._contexts.pinned.values()
+                if held.pin is not None and held.pin.server == server
             ]
             if pinned:
                 least = min(pinned, key=lambda held: (held.last_used_ns, held.id))

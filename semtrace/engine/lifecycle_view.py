@@ -105,9 +105,9 @@ class EngineView:
     def contexts(self, server: int) -> Sequence[Context]:
         """Contexts of a server whose session may have another call, in the order of their numbers."""
         return [
-            self.context(held.id)
-            for held in self._contexts.all
-            if held.calls and held.calls_left and held.server == server
+            self.context(context)
+            for context, held in sorted(self._contexts.live.items())
+            if held.server == server
         ]
 
     def tier_free(self, server: int, tier: TierName) -> int:

@@ -117,6 +117,7 @@ class Mechanism:
         self._lapses: list[tuple[int, int, int]] = []  # (time, context, number of the pin)
         self._wakes: list[tuple[int, int]] = []  # (time, context)
         self._pins = 0
+        self._wanted: list[set[int]] = [set() for _ in states]  # calls whose load is to be tried again
 
     def act(self, held: Held, event: int | None, action: Action) -> str | None:
         """Carry out an action (ST-LIF-024 and ST-LIF-038 are here, the others below).
@@ -142,7 +143,7 @@ class Mechanism:
             case Prefetch():
                 if event is None:
                     return self._prefetch(held, action.until_ns)
-                return self._load_for(self._call(event), action.until_ns)
+                return self._load_at_once(self._call(event), action.until_ns)
             case Drop():
                 self._transfers.forget(self.now_ns, held, action.tier)
             case Demote():
@@ -180,15 +181,12 @@ class Mechanism:
             heapq.heappop(self._lapses)
         return min((heap[0][0] for heap in (self._lapses, self._wakes) if heap), default=None)
 
-    def lapse(self) -> bool:
-        """Pins whose time is over are let go: whether there were any (ST-LIF-022)."""
-        lapsed = False
+    def lapse(self) -> None:
+        """Pins whose time is over are let go (ST-LIF-022)."""
         while self._lapses and self._lapses[0][0] <= self.now_ns:
             _, context, number = heapq.heappop(self._lapses)
             if self._still(context, number):
                 self.drop_pin(self._contexts.all[context], "lapsed")
-                lapsed = True
-        return lapsed
 
     def timers(self) -> list[int]:
         """Contexts whose timers come now."""
@@ -207,6 +205,7 @@ class Mechanism:
         """A context holds its blocks no longer (ST-LIF-021)."""
         pin, held.pin = held.pin, None
         if pin is not None:
+            del self._contexts.pinned[held.id]
             self._transfers.let_go(self.now_ns, pin.server, held.event, pin.blocks, reason=reason)
 
     def _keep(self, held: Held, until_ns: int | None) -> str | None:
@@ -229,6 +228,7 @@ class Mechanism:
         self.drop_pin(held, "kept anew")
         self._pins += 1
         held.pin = Pin(server, blocks, until_ns, brought, self._pins)
+        self._contexts.pinned[held.id] = held
         if until_ns is not None:
             if until_ns <= self.now_ns:
                 self.drop_pin(held, "lapsed")
@@ -255,29 +255,68 @@ class Mechanism:
         held.loading = True
         return None
 
-    def _load_for(self, call: Waiting, until_ns: int | None) -> str | None:
+    def _load_at_once(self, call: Waiting, until_ns: int | None) -> str | None:
+        """Load for a call, behind those who wait before it."""
+        state, ahead = self._states[call.server], 0
+        needs = state.needs()
+        for event in state.waiting():
+            if event == call.event or ahead > state.free_count:
+                break
+            if not state.passed_over(event):
+                ahead += next(needs)
+        return self._load_for(call, until_ns, ahead)
+
+    def _load_for(self, call: Waiting, until_ns: int | None, ahead: int) -> str | None:
         """Load for a call, which then waits for it; if there is no room, it is tried again later."""
         held = call.held
         if held.loading:
+            self._want(call, None)
             self.put(call, loading=True)
             return None
-        leave = 0 if call.critical else self._states[call.server].reserved
+        leave = ahead + (0 if call.critical else self._states[call.server].reserved)
         made = self._transfers.load(
             self.now_ns, held, call.event, call.server, call.keys, until_ns, leave=leave
         )
-        again, call.wanted = call.wanted is not None, Wanted(until_ns) if made == NO_ROOM else None
+        again = call.wanted is not None
+        self._want(call, Wanted(until_ns) if made == NO_ROOM else None)
         if isinstance(made, str):
             return None if again else made
         held.loading = True
         self.put(call, loading=True)
         return None
 
+    def _want(self, call: Waiting, wanted: Wanted | None) -> None:
+        call.wanted = wanted
+        if wanted is None:
+            self._wanted[call.server].discard(call.event)
+        else:
+            self._wanted[call.server].add(call.event)
+
+    def admitted(self, call: Waiting) -> None:
+        """A call waits no more: nothing is loaded for it, and what was held for its reuse it holds itself."""
+        self._want(call, None)
+        self.return_borrowed(call)
+
     def try_again(self) -> None:
-        """Loads that there was no room for (ST-LIF-033)."""
-        for event in sorted(event for event, call in self.waiting.items() if call.wanted is not None):
-            call = self.waiting[event]
-            if call.wanted is not None:
-                self._load_for(call, call.wanted.until_ns)
+        """Loads that there was no room for, in the order in which calls wait, as far as there is room for any (ST-LIF-033)."""
+        for server, events in enumerate(self._wanted):
+            if events:
+                self._load_in_order(server, events)
+
+    def _load_in_order(self, server: int, events: set[int]) -> None:
+        state = self._states[server]
+        ahead, needs = 0, state.needs()
+        for event in state.waiting():
+            if ahead > state.free_count:
+                return
+            if state.passed_over(event):
+                continue
+            need = next(needs)
+            wanted = self.waiting[event].wanted if event in events else None
+            if wanted is not None:
+                self._load_for(self.waiting[event], wanted.until_ns, ahead)
+            if not state.passed_over(event):
+                ahead += need
 
     def loaded(self, load: Load) -> None:
         """All of a load is there: its context holds it, and calls wait for it no longer."""

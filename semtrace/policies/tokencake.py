@@ -85,12 +85,16 @@ class Tokencake(Policy):
         self._sized_ns = [-settings.retry_ns] * facts.servers
         self._uploads: list[dict[int, int]] = [{} for _ in range(facts.servers)]  # blocks reserved by context
         self._away: dict[int, int] = {}  # server of the contexts that were moved out
+        self._tools: dict[
+            int, tuple[str, int, int]
+        ] = {}  # of contexts: the tool waited for, since when, and the server
 
     def on(self, notice: Notice, view: View) -> Iterable[Question]:
         """Asked when tools start, when uploads are due, when calls are ready, and when memory is short or a call has ended."""
         match notice:
             case ToolEnded():
                 self._times.add(notice.tool, notice.took_ns)
+                self._tools.pop(notice.context, None)
             case ToolStarted():
                 yield from self._started(notice, view)
             case Timer():
@@ -110,21 +114,24 @@ class Tokencake(Policy):
     def _started(self, notice: ToolStarted, view: View) -> Iterator[Question]:
         context = view.context(notice.context)
         if context.pinned and context.id not in self._away:
+            self._tools[context.id] = (notice.tool, view.now_ns, context.server)
             yield self._offload(context, self._times.smoothed_ns(notice.tool), view)
 
     def _pressed(self, server: int, view: View) -> Iterator[Question]:
         """Contexts that wait for tools are asked about again, the one that waits longest from now on first."""
-        waits = []
-        for context in view.contexts(server):
-            if context.pinned and context.tool is not None and context.tool_since_ns is not None:
-                left = context.tool_since_ns + self._times.smoothed_ns(context.tool) - view.now_ns
-                if left > 0 and context.id not in self._away:
-                    waits.append((-left, context.id))
-        for left, context_id in sorted(waits):
-            question = self._offload(view.context(context_id), -left, view)
-            yield question
-            if context_id in self._away:
+        waits = [
+            (view.now_ns - since - self._times.smoothed_ns(tool), context)
+            for context, (tool, since, where) in self._tools.items()
+            if where == server and context not in self._away
+        ]
+        for over, context_id in sorted(waits):
+            if over >= 0:
                 return
+            context = view.context(context_id)
+            if context.pinned:
+                yield self._offload(context, -over, view)
+                if context_id in self._away:
+                    return
 
     def _offload(self, context: Context, expected_ns: int, view: View) -> Question:
         server, blocks = context.server, context.device_blocks
