@@ -271,6 +271,20 @@ def test_a_call_waits_for_the_load_of_its_context():
     assert times(ran, "b") == [118, 150, 164, 164]
 
 
+def test_loads_do_not_overtake():
+    """ST-LIF-032 and ST-LIF-033: at 119 3 blocks are free, and c, which waits before b, needs 5; at 161 d has ended, and there are 8."""
+    late = [{**each, "delay_ns": 1} if each["name"] == "b" else each for each in AGENT]
+    operations = [*late, call("d", 12, 12, content="d", after=["a"]), call("c", 17, content="c", after=["t"])]
+    ran = play(
+        operations, {"CallEnded 0": [["Offload", {"tier": "host"}]], "CallReady 3": [["Prefetch", {}]]}
+    )
+    assert decisions(ran)[1:] == [[119, "scripted", "prefetch()"], [119, "engine", "not done"]]
+    assert transfers(ran)[1:] == [["host", "in", 161, 193, 2]]
+    assert times(ran, "c") == [118, 161, 188, 188]
+    assert times(ran, "b") == [119, 193, 207, 207]
+    assert ran.event("b")["loaded_tokens"] == 8
+
+
 def test_runs_of_blocks():
     """ST-LIF-028: p takes block 3 between the two of a, 2 and 4, which are two runs: 1 + 2 · 7 ns before 32 bytes."""
     operations = [
