@@ -5,6 +5,7 @@ Both forms of the engine tell it what happens and call `phase` between routing a
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from semtrace.engine.contexts import Contexts
@@ -13,7 +14,7 @@ from semtrace.engine.lifecycle_view import EngineView
 from semtrace.engine.mechanism import ImpossibleError, Mechanism, Waiting
 from semtrace.engine.pieces import Pieces, Places
 from semtrace.engine.transfers import Load, Transfers
-from semtrace.errors import FormatError, ReplayError
+from semtrace.errors import FormatError, ReplayError, SemtraceError
 from semtrace.policies.interface import (
     CallEnded,
     CallReady,
@@ -32,7 +33,7 @@ from semtrace.records.document import canonical_json, parse_canonical
 from semtrace.records.enums import BlockAction, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from semtrace.engine.contexts import Held
     from semtrace.engine.kv_state import KvState
@@ -251,18 +252,28 @@ class Lifecycle:
         return max(need - self._states[server].free_count, 0)
 
     def _tell(self, notice: Notice) -> None:
-        for question in self._policy.on(notice, self._view):
+        with self._blamed():
+            questions = iter(self._policy.on(notice, self._view))
+        while True:
+            with self._blamed():
+                question = next(questions, None)
+            if question is None:
+                return
             self._decide(question)
 
     def _decide(self, question: Question) -> None:
         """Ask the policy, write down what it says, and do it (ST-LIF-040 to ST-LIF-042)."""
-        held = None if question.context is None else self._contexts.all[question.context]
+        contexts = self._contexts.all
+        if question.context is not None and not 0 <= question.context < len(contexts):
+            raise self._wrong(f"asks about context {question.context}, which there is not")
+        held = None if question.context is None else contexts[question.context]
         now, policy = self._view.now_ns, self._policy
         try:
             text = canonical_json(dict(question.inputs)).decode()
         except FormatError as error:
             raise self._wrong(f"asks with inputs of {error.message}") from error
-        actions = policy.choose(parse_canonical(text))
+        with self._blamed():
+            actions = tuple(policy.choose(parse_canonical(text)))
         event = held.event if held is not None and question.event is None else question.event
         self._log.decision(now, policy.name, event, text, choice_text(actions))
         for action in actions:
@@ -273,6 +284,16 @@ class Lifecycle:
             if why_not is not None:
                 inputs = {"action": choice_text([action]), "context": question.context, "reason": why_not}
                 self._force(event, inputs, "not done")
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """What a policy raises is told as its mistake."""
+        try:
+            yield
+        except (SemtraceError, AssertionError):
+            raise
+        except Exception as error:
+            raise self._wrong(f"fails: {type(error).__name__}: {error}") from error
 
     def _carry_out(self, question: Question, held: Held | None, action: Action) -> str | None:
         if question.server is not None:

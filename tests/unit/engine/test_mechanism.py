@@ -8,13 +8,16 @@ import pytest
 
 from semtrace.engine.contexts import Structure
 from semtrace.errors import ReplayError
+from semtrace.policies.interface import CallEnded, Demote, Hold, Keep, Policy, Question
 from semtrace.records.enums import BlockAction, EventOutcome, Tier
 from support.graphs import graph
 from support.lifecycle import Ran, decisions, run_engine, times, transfers
 from support.scripted import Scripted, installed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from semtrace.policies.interface import Action, Facts, Notice, View
 
 FAST = {"out_bytes_per_s": 1_000_000_000, "in_bytes_per_s": 1_000_000_000}
 BOTH = {"tiers": {"host": {"blocks": 9}, "remote": {"blocks": 9}}, "links": {"host": FAST, "remote": FAST}}
@@ -387,6 +390,46 @@ def test_what_makes_no_sense_is_an_error(script: dict[str, Any], says: str):
         play(AGENT, script)
     assert says in str(caught.value)
     assert "policy scripted" in str(caught.value)
+
+
+class Stumbles(Scripted):
+    """Asks about what there is not, asks with what is no JSON, or fails."""
+
+    name = "stumbles"
+    notices = frozenset({CallEnded})
+
+    def __init__(self, settings: Any, facts: Facts) -> None:
+        Policy.__init__(self, settings, facts)
+
+    def on(self, notice: Notice, view: View) -> Iterable[Question]:
+        del view, notice
+        inputs: dict[str, Any] = {
+            "deep": {"value": 1 << 60},
+            "other": {},
+            "key": {"key": "x"},
+            "none": {"key": "none"},
+        }[self.settings.script["what"][0][0]]
+        yield Question(7 if not inputs else 0, inputs)
+
+    def choose(self, inputs: Mapping[str, Any]) -> Sequence[Action]:
+        return inputs["missing"] if inputs["key"] == "x" else (Keep(), Demote(), Hold())
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("deep", "stumbles asks with inputs of no canonical JSON form"),
+        ("other", "stumbles asks about context 7, which there is not"),
+        ("key", "stumbles fails: KeyError: 'missing'"),
+        ("none", "stumbles answers hold()"),
+    ],
+)
+def test_a_policy_that_fails_is_told_of(what: str, says: str):
+    """ST-LIF-040: it is an error with the policy's name, and no traceback."""
+    document = {"name": "stumbles", "settings": {"script": {"what": [[what]]}}}
+    with installed(Stumbles), pytest.raises(ReplayError) as caught:
+        run_engine(AGENT, {"blocks": 9, "block_size": 4, "cost": [10, 0, 1, 1, 0], "policy": document})
+    assert says in str(caught.value)
 
 
 def test_calls_that_are_refused_end_a_pin():
