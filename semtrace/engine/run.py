@@ -14,6 +14,8 @@ from semtrace.policies.interface import Facts
 from semtrace.policies.registry import find_policy
 
 if TYPE_CHECKING:
+    from semtrace.engine.document import EngineDocument
+    from semtrace.engine.settings import EngineSettings
     from semtrace.policies.interface import Policy
     from semtrace.replay.backend import Backend, Setup, Simulation
 
@@ -41,8 +43,12 @@ def engine(setup: Setup) -> Backend | Simulation:
 
 
 def policy_of(prepared: Prepared) -> tuple[Policy, Facts] | None:
+    """The lifecycle policy of a run, and what it knows of the engine; None where the scheduler alone decides."""
+    return policy_for(prepared.document, prepared.settings)
+
+
+def policy_for(document: EngineDocument, settings: EngineSettings) -> tuple[Policy, Facts] | None:
     """The lifecycle policy of an engine document, and what it knows of the engine; None where the scheduler alone decides."""
-    document, settings = prepared.document, prepared.settings
     if document.policy is None or document.policy.name in UNDRIVEN:
         return None
     kind = find_policy(document.policy.name)

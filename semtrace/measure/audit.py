@@ -10,6 +10,8 @@ from semtrace.errors import FormatError
 from semtrace.graph.legality import judge
 from semtrace.graph.plan import Plan
 from semtrace.graph.resolve import plan_findings
+from semtrace.measure.audit_blocks import judge_blocks
+from semtrace.measure.audit_decisions import judge_decisions
 from semtrace.measure.audit_derived import (
     judge_critical_path,
     judge_decomposition,
@@ -28,7 +30,8 @@ from semtrace.measure.audit_form import judge_form, judge_header, judge_outcomes
 from semtrace.measure.audit_ideal import judge_ideal
 from semtrace.measure.audit_order import judge_order
 from semtrace.measure.audit_release import judge_arrivals, judge_release
-from semtrace.measure.audit_steps import judge_steps
+from semtrace.measure.audit_steps import engine_of, judge_steps, recorded
+from semtrace.measure.audit_transfers import judge_transfers
 from semtrace.measure.ready import Expected, no_plan
 from semtrace.measure.report import AuditReport, Ledger
 from semtrace.measure.slots import Slots
@@ -42,6 +45,10 @@ if TYPE_CHECKING:
 
 MOST_TOLERATED_NS: Final = 1_000_000
 """The greatest tolerance that an execution can declare for itself; whoever audits may allow more (ST-AUD-033)."""
+
+
+DETAIL: Final = ("steps", "step_runs", "blocks", "transfers", "decisions")
+"""The detail tables."""
 
 
 def audit(
@@ -88,7 +95,7 @@ def audit(
     judge_ideal(case, judge_form(case))
     judge_critical_path(case)
     judge_decomposition(case)
-    judge_steps(case)
+    _judge_detail(case)
     if measures is not None:
         judge_reported(case, measures)
     facts = {
@@ -106,6 +113,17 @@ def audit(
     findings = sorted(ledger.findings, key=lambda finding: finding.requirement)
     notes = sorted(ledger.notes, key=lambda note: note.requirement)
     return AuditReport(findings, notes, ledger.results(), lateness, facts)
+
+
+def _judge_detail(case: Case) -> None:
+    """Steps, blocks, transfers and decisions, as far as they were recorded (ST-AUD-060 to ST-AUD-086)."""
+    if not any(recorded(case, name) for name in DETAIL):
+        return
+    engine = engine_of(case)
+    steps = judge_steps(case, engine)
+    blocks = judge_blocks(case, engine, steps)
+    judge_transfers(case, engine, blocks)
+    judge_decisions(case, engine, steps, blocks)
 
 
 def _judge_identity(trace: Trace, execution: Execution, plan: Plan | None, ledger: Ledger) -> Plan | None:

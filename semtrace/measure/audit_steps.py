@@ -65,6 +65,12 @@ class Engine:
         return 2 if self.settings.scheduler.asynchronous else 1
 
 
+def recorded(case: Case, name: str) -> bool:
+    """Whether an execution recorded a detail table."""
+    execution = case.slots.execution
+    return name in execution.header.detail or execution[name].rows > 0
+
+
 def engine_of(case: Case) -> Engine | None:
     """The simulated engine of a replay (ST-AUD-060); None if it is another backend, or cannot be told."""
     header = case.slots.execution.header
@@ -182,16 +188,13 @@ class StepCase:
         return f"{step - int(np.searchsorted(self.steps.server, server))} of server {server}"
 
 
-def judge_steps(case: Case) -> StepCase | None:
-    """All rules on steps (ST-AUD-060 to ST-AUD-070), where they were recorded.
+def judge_steps(case: Case, engine: Engine | None) -> StepCase | None:
+    """All rules on steps (ST-AUD-061 to ST-AUD-070), where they were recorded.
 
     Returns:
         What was found in them; None where there are none to judge.
     """
-    execution = case.slots.execution
-    recorded = all(name in execution.header.detail or execution[name].rows for name in TABLES)
-    engine = engine_of(case) if recorded else None
-    if not recorded:
+    if not all(recorded(case, name) for name in TABLES):
         return None
     wrong = {found.table for found in case.ledger.findings if found.requirement == "ST-AUD-007"}
     if wrong & {*TABLES, "events"} or case.ledger.violated("ST-AUD-001"):
@@ -428,7 +431,7 @@ def _judge_times(judged: StepCase) -> None:
     slot, opens, closes = slot[fit], opens[fit], closes[fit]
     first, last = steps.first[opens], steps.last[closes] - 1
     made = first_yield[slot]
-    token = np.where(steps.decode[made], steps.first[made], steps.last[made] - 1)
+    token = np.where(steps.decode[made], steps.first[made], steps.last[made] - steps.walk.yields[made])
     outputs = (seen.recorded("kind") == OperationKind.LLM) & (seen.recorded("output_tokens") > 0)
     fit = ~(judged.spoilt[first] | judged.spoilt[last] | judged.spoilt[token])
     judged.case.ledger.skip("ST-AUD-067", "a step that it is in is reported", int((~fit).sum()))

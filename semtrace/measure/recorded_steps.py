@@ -140,15 +140,19 @@ class RecordedSteps:
     @cached_property
     def geometry(self) -> NDArray[np.int64]:
         """The geometry of the steps by their runs, int64[steps, 8] (ST-COST-001)."""
-        return lay_runs(
+        walk = self.walk
+        made = lay_runs(
             self.count,
             self.first,
             self.last,
             start=self.position,
             tokens=self.each,
             decode=self.decode,
-            yields=self.walk.yields == 1,
+            yields=walk.yields > 0,
         )
+        for run in np.flatnonzero(walk.yields > 1).tolist():
+            made[self.last[run] - walk.yields[run] : self.last[run] - 1, 3] += 1
+        return made
 
     def covered(self, runs: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The steps that any of these runs is in."""
@@ -161,12 +165,12 @@ class RecordedSteps:
 
 @dataclass(frozen=True)
 class Walk:
-    """What each run does, as one follows from the one before it; each is int64[runs], 0 or 1.
+    """What each run does, as one follows from the one before it; each is int64[runs].
 
     Attributes:
         jumps: whether it begins elsewhere than where the run before it ended.
-        restarts: whether its request was admitted again before it: it jumps, or is prefill after a token was yielded.
-        yields: whether its last step yields a token; decode does in every step.
+        restarts: how often its request was admitted again before it or in it: it jumps, or is prefill after a token was yielded.
+        yields: how many of its last steps yield a token; decode does in every step, and has 1.
         wrong: whether its phase cannot be: decode of more than one token or before all is computed, or prefill of more tokens
             than the request has.
     """
@@ -211,11 +215,17 @@ def _walk(
                 wrong[row] = 1
             held = at + 1
             caught = True
+            yields[row] = 1
         else:
-            if at > held:
-                wrong[row] = 1
+            more = at - held
+            if (
+                more > 0
+            ):  # admitted again for the token that it yielded, in the next step and at the same place
+                if each[row] != 1 or position[row] >= held:
+                    wrong[row] = 1
+                restarts[row] += more
+                held = at
             caught = at == held
             if caught:
+                yields[row] = 1 + max(more, 0)
                 held += 1
-        if caught:
-            yields[row] = 1

@@ -59,6 +59,22 @@ RULES: Final = {
     "ST-AUD-068": "prompt tokens computed",
     "ST-AUD-069": "steps take what they cost",
     "ST-AUD-070": "no server idle with work",
+    "ST-AUD-071": "blocks that there are",
+    "ST-AUD-072": "no block taken or given back twice",
+    "ST-AUD-073": "no content given up while held",
+    "ST-AUD-074": "calls give back what they took",
+    "ST-AUD-075": "free and held blocks are all blocks",
+    "ST-AUD-076": "blocks for all computed tokens",
+    "ST-AUD-077": "bytes of blocks",
+    "ST-AUD-078": "hits hold what they are hit for",
+    "ST-AUD-079": "shared blocks are computed, and not written",
+    "ST-AUD-080": "links within their bandwidth",
+    "ST-AUD-081": "sources kept until copied out",
+    "ST-AUD-082": "nothing read before it is there",
+    "ST-AUD-083": "what is loaded is what was copied out",
+    "ST-AUD-084": "decisions follow from their inputs",
+    "ST-AUD-085": "pins end at their time",
+    "ST-AUD-086": "reserved blocks left to critical calls",
 }
 """The rules of the audit, by requirement (spec, audit.md)."""
 

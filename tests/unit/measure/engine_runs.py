@@ -59,6 +59,11 @@ def tampered(ran: Ran, example: Mapping[str, Any]) -> Execution:
             rows[row].update(evidence_of(cells) | cells if name == "events" else cells)
         left = set(example.get("without", {}).get(name, ()))
         rows = [row for at, row in enumerate(rows) if at not in left]
+        if left and "sequence" in table.spec.by_name:
+            seen: dict[int, int] = {}
+            for row in rows:
+                row["sequence"] = seen.get(row["time_ns"], -1) + 1
+                seen[row["time_ns"]] = row["sequence"]
         tables[name] = Columns.of(
             table.spec, {each: [row[each] for row in rows] for each in table.spec.by_name}
         ).data
