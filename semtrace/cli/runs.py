@@ -66,7 +66,10 @@ def replay(
         ),
     ] = None,
     detail: Annotated[
-        list[str] | None, typer.Option("--detail", metavar="TABLE", help="Keep a detail table too: steps.")
+        list[str] | None,
+        typer.Option(
+            "--detail", metavar="TABLE", help="Keep a detail table too: steps, blocks, transfers, decisions."
+        ),
     ] = None,
     simulator: Annotated[
         str,
