@@ -11,7 +11,7 @@ from semtrace.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from semtrace.experiments.base import Compared, Experiment, Result
+    from semtrace.experiments.base import Compared, Experiment, Result, Table
 
 
 @command
@@ -24,7 +24,12 @@ def experiment(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, max=10_000, help="Blocks, each with a seed; 3 if left out."),
+        typer.Option(
+            "--seeds",
+            min=1,
+            max=10_000,
+            help="Blocks, each with a seed; as many as the experiment has if left out.",
+        ),
     ] = None,
     quick: Annotated[
         bool,
@@ -38,7 +43,9 @@ def experiment(
 
     A measure that does not go the reported way is a result too, and told as one.
     """
-    from semtrace.experiments.base import BLOCKS, Lab
+    from dataclasses import asdict
+
+    from semtrace.experiments.base import Lab
     from semtrace.experiments.catalog import EXPERIMENTS, find_experiment
 
     if list_all or name is None:
@@ -50,7 +57,7 @@ def experiment(
     chosen = find_experiment(name)
     if output is not None and output.exists() and not force:
         raise UsageError(f"{output}: exists already", code="output.exists", hint="--force replaces it")
-    lab = Lab(tuple(range(seeds or (1 if quick else BLOCKS))), quick, workers)
+    lab = Lab(tuple(range(seeds or (1 if quick else chosen.blocks))), quick, workers)
     result = chosen.run(lab)
     if output is not None:
         _write(result, output)
@@ -62,6 +69,7 @@ def experiment(
         "seeds": list(lab.seeds),
         "quick": quick,
         "compared": [each.as_dict() for each in result.compared],
+        "table": None if result.table is None else asdict(result.table),
         "facts": list(result.facts),
         "differs": result.differs,
         "left_out": result.left_out,
@@ -93,8 +101,19 @@ def _list(listed: list[dict[str, Any]]) -> "list[RenderableType]":
     return [table, "semtrace experiment NAME runs one"]
 
 
-def _text(chosen: "Experiment", result: "Result") -> "list[RenderableType]":
+def _own_form(shown: "Table") -> "RenderableType":
     from rich.markup import escape
+    from rich.table import Table as Grid
+
+    table = Grid(box=None, pad_edge=False, padding=(0, 2, 1, 0))
+    for heading in shown.headings:
+        table.add_column(heading)
+    for row in shown.rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _measures(result: "Result") -> "RenderableType":
     from rich.table import Table
 
     blocks = len(result.compared[0].first)
@@ -108,12 +127,18 @@ def _text(chosen: "Experiment", result: "Result") -> "list[RenderableType]":
     for each in result.compared:
         ours, change = shown(each)
         table.add_row(each.measure, each.reference, ours, change, answers[each.same_direction])
+    return table
+
+
+def _text(chosen: "Experiment", result: "Result") -> "list[RenderableType]":
+    from rich.markup import escape
+
     parts: list[RenderableType] = [
         f"[bold]{escape(chosen.title)}[/bold]",
         escape(f"reference: {chosen.reference}"),
         escape(f"ours: {chosen.ours}"),
         "",
-        table,
+        _measures(result) if result.table is None else _own_form(result.table),
         "",
         *(escape(fact) for fact in result.facts),
         escape(f"Why it differs: {result.differs}"),

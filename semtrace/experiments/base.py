@@ -98,6 +98,19 @@ class Compared:
 
 
 @dataclass(frozen=True)
+class Table:
+    """What is shown instead of the measures, where an experiment has a form of its own.
+
+    Attributes:
+        headings: of the columns.
+        rows: a cell for each column.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
 class Result:
     """What an experiment found.
 
@@ -107,6 +120,7 @@ class Result:
         facts: what else is to be known: deadlines, rates, pooled counts.
         differs: why our numbers are not theirs.
         left_out: what the reference reports and this does not measure, and why.
+        table: what is shown instead of the measures.
     """
 
     compared: Sequence[Compared]
@@ -114,6 +128,7 @@ class Result:
     differs: str
     facts: Sequence[str] = ()
     left_out: str | None = None
+    table: Table | None = None
 
 
 @dataclass
@@ -179,6 +194,7 @@ class Experiment:
         reference: the set-up as reported.
         ours: our set-up, and what of it is inference.
         run: runs it.
+        blocks: seeds unless told otherwise.
     """
 
     name: str
@@ -186,6 +202,7 @@ class Experiment:
     reference: str
     ours: str
     run: Callable[[Lab], Result]
+    blocks: int = BLOCKS
 
 
 def seconds(row: Row, name: str) -> float:

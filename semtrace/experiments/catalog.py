@@ -10,6 +10,7 @@ from semtrace.experiments.attainment import ATTAINMENT
 from semtrace.experiments.barrier import FOUR_CALLS, RESEARCHER
 from semtrace.experiments.context_growth import CONTEXT_GROWTH
 from semtrace.experiments.kv_size import KV_SIZE
+from semtrace.experiments.policies import POLICIES
 from semtrace.experiments.request_limit import REQUEST_LIMIT
 from semtrace.experiments.spawn import SPAWN
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 EXPERIMENTS: Final[dict[str, Experiment]] = {
     each.name: each
-    for each in (FOUR_CALLS, RESEARCHER, SPAWN, KV_SIZE, ATTAINMENT, REQUEST_LIMIT, CONTEXT_GROWTH)
+    for each in (FOUR_CALLS, RESEARCHER, SPAWN, KV_SIZE, ATTAINMENT, REQUEST_LIMIT, CONTEXT_GROWTH, POLICIES)
 }
 
 
