@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -92,6 +92,8 @@ class EngineDocument(Document):
         source: where the figures are from.
         notes: remarks.
     """
+
+    HINT: ClassVar[str | None] = "semtrace engines qwen3-8b-a100 prints one to begin with"
 
     format: Literal["semtrace-engine"] = "semtrace-engine"
     name: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -63,6 +63,8 @@ class Plan(Document):
         edges: constraints added one by one.
         groups: barriers added.
     """
+
+    HINT: ClassVar[str | None] = "semtrace plan TRACE --rule barrier -o PLAN.json makes one"
 
     format: Literal["semtrace-plan"] = "semtrace-plan"
     work_digest: Digest

@@ -6,12 +6,11 @@ A document refuses keys that it does not have, naming the nearest one that it ha
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self
 
 import rfc8785
 from blake3 import blake3
@@ -31,11 +30,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, PydanticSerializationError
 
 from semtrace.errors import DocumentError, FormatError, UsageError
+from semtrace.records.document_words import explain, other_format, unknown_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pydantic_core import ErrorDetails
 
 DOCUMENT_LIMIT = 64 * 1024 * 1024
 """Largest document read, in bytes."""
@@ -164,20 +162,18 @@ class Document(BaseModel):
         extra="allow", frozen=True, strict=True, validate_default=False, ser_json_inf_nan="strings"
     )
 
+    HINT: ClassVar[str | None] = None
+    """What to tell those whose document is wrong: an example, or the command that makes one."""
+
+    @classmethod
+    def _has(cls, key: str) -> bool:
+        return key in cls.model_fields or NAMESPACED.fullmatch(key) is not None
+
     def model_post_init(self, _context: object, /) -> None:
         """Refuse keys without a namespace that the document does not have."""
-        unknown = [key for key in self.model_extra or {} if not NAMESPACED.fullmatch(key)]
+        unknown = [key for key in self.model_extra or {} if not self._has(key)]
         if unknown:
-            lines = []
-            for key in unknown:
-                near = difflib.get_close_matches(key, type(self).model_fields, n=1, cutoff=0.5)
-                known = (
-                    f"did you mean {near[0]!r}?"
-                    if near
-                    else f"the keys are {', '.join(type(self).model_fields)}"
-                )
-                lines.append(f"unknown key {key!r}, {known}")
-            raise ValueError("; ".join(lines))
+            raise ValueError(unknown_keys(type(self), unknown))
 
     @model_serializer(mode="wrap")
     def _without_null_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -215,11 +211,18 @@ class Document(BaseModel):
         except ValidationError as error:
             details = error.errors(include_url=False)
             kinds = {detail["type"] for detail in details}
+            message = explain(details, value)
+            if isinstance(value, dict):
+                unknown = [key for key in map(str, value) if not cls._has(key)]
+                if unknown and "unknown key" not in message:
+                    message = f"{unknown_keys(cls, unknown)}; {message}"
+                message = other_format(cls, value) or message
             raise DocumentError(
-                "; ".join(_explain(detail) for detail in details),
+                message,
                 code="document.invalid",
                 path=path,
                 requirement=_REQUIREMENT.get(kinds.pop(), "ST-DOC-001") if len(kinds) == 1 else "ST-DOC-001",
+                hint=cls.HINT,
             ) from error
 
     @classmethod
@@ -231,12 +234,6 @@ class Document(BaseModel):
             DocumentError: it is not YAML or JSON, or not this document.
         """
         return cls.parse(read_values(path), path=str(path))
-
-
-def _explain(detail: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in detail["loc"])
-    message = detail["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
 
 
 def read_values(path: Path) -> object:
@@ -268,15 +265,18 @@ def read_values(path: Path) -> object:
     try:
         text = raw.decode("utf-8-sig" if not is_json else "utf-8")
     except UnicodeDecodeError as error:
+        zipped = raw.startswith(b"PK")
         raise DocumentError(
-            f"not UTF-8 text: {error}",
+            "a ZIP file, perhaps a bundle, where a document is wanted"
+            if zipped
+            else f"not UTF-8 text, from byte {error.start} on",
             code="document.encoding",
             path=str(path),
-            hint="this is a ZIP file, perhaps a bundle, where a document is wanted"
-            if raw.startswith(b"PK")
-            else None,
+            hint="YAML, or JSON with the suffix .json",
         ) from error
     try:
+        if not text.strip():
+            return None
         if is_json:
             return json.loads(
                 text, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=integer_of

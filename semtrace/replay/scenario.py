@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -87,6 +87,10 @@ class Scenario(Document):
         window_ns: instances that arrive before this time count for attainment and goodput; all if left out.
         notes: remarks.
     """
+
+    HINT: ClassVar[str | None] = (
+        "for example: {copies: 64, arrivals: {kind: poisson, mean_ns: 50000000, seed: 1}, backend: {name: ideal}}"
+    )
 
     format: Literal["semtrace-scenario"] = "semtrace-scenario"
     arrivals: Arrivals | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from blake3 import blake3
 from pydantic import Field
@@ -59,6 +59,11 @@ class SweepDocument(Document):
         window_ns: instances that arrive before this time count for attainment and goodput.
         notes: remarks.
     """
+
+    HINT: ClassVar[str | None] = (
+        "for example: plans: [dag, {rule: chain}], arrivals: [{kind: poisson, mean_ns: 50000000}], "
+        "settings: {scheduler.max_num_seqs: [64, 128]}; rules of plans: chain, level, width (with width: 2), stages"
+    )
 
     format: Literal["semtrace-sweep"] = "semtrace-sweep"
     engine: str | dict[str, Any] | None = None

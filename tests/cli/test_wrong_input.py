@@ -104,7 +104,7 @@ def test_errors_are_json_when_asked(name, tmp_path):
         (["info", "{t}#nobody"], 2, "it has: native"),
         (["check", "{t}#nobody"], 2, "it has: native"),
         (["replay", "{t}", "-o", "{out}", "--plan", "{dir}/none.json"], 2, "none.json"),
-        (["replay", "{t}", "-o", "{out}", "--plan", "{t}"], 2, "not UTF-8"),
+        (["replay", "{t}", "-o", "{out}", "--plan", "{t}"], 2, "a ZIP file, perhaps a bundle"),
         (["audit", "{t}", "nobody"], 2, "native"),
         (["audit", "{t}", "{t}#nobody"], 2, "it has: native"),
         (["measure", "{t}", "native", "--reference", "native", "--multiple", "much"], 2, "--multiple much"),

@@ -290,7 +290,7 @@ def test_a_linear_cost_that_is_none_is_refused_by_field(change, said):
 
 @pytest.mark.parametrize("left_out", [name for name in LINEAR if name != "kind"])
 def test_no_coefficient_of_a_linear_cost_may_be_left_out(left_out):
-    with pytest.raises(DocumentError, match=f"{left_out}: Field required"):
+    with pytest.raises(DocumentError, match=f"{left_out}: is missing"):
         read_cost({name: value for name, value in LINEAR.items() if name != left_out})
 
 

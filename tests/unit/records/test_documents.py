@@ -59,7 +59,7 @@ def test_an_unknown_key_names_the_nearest(tmp_path):
 
 def test_every_mistake_is_named_with_its_place(tmp_path):
     error = refused(tmp_path, "wheels:\n  - radius: big\n  - radius: 1\n    nota: x\n")
-    assert "name: Field required" in error.message
+    assert "name: is missing" in error.message
     assert "wheels.0.radius" in error.message
     assert "wheels.1: unknown key 'nota', did you mean 'note'?" in error.message
 
@@ -105,8 +105,9 @@ def test_a_namespace_and_a_name_are_texts(key):
         ("name: a\nx/y: .inf\n", ".yaml", "is not JSON"),
         ("name: a\nx/y: !!binary /w==\n", ".yaml", "is not allowed"),
         ("x/y: " + "".join(f"\n{' ' * depth}a:" for depth in range(1, 120)), ".yaml", "deep"),
-        ("", ".yaml", "valid dictionary"),
-        ("- 1\n", ".yaml", "valid dictionary"),
+        ("", ".yaml", "is empty"),
+        ("", ".json", "is empty"),
+        ("- 1\n", ".yaml", "must be a mapping of keys to values, and is a list"),
         ("? [1, 2]\n: 3\n", ".yaml", "neither YAML nor JSON"),
     ],
 )

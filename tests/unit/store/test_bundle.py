@@ -533,7 +533,7 @@ def test_what_a_manifest_must_have(key):
         Manifest(format="semtrace", spec_version="1.0", producer=Producer(name="x", version="1")).sealed()
     )
     del values[key]
-    with pytest.raises(FormatError, match=f"{key}: Field required") as caught:
+    with pytest.raises(FormatError, match=f"{key}: is missing") as caught:
         Manifest.unseal(b"", values, path="x")
     assert caught.value.requirement == "ST-BND-010"
 
