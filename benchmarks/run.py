@@ -11,6 +11,7 @@ from pathlib import Path
 
 import command_line
 import inference_perf
+import policies
 import simulation
 import trace_steps
 
@@ -37,6 +38,7 @@ def main() -> None:
     results = command_line.run(folder, chosen.runs)
     results.update(trace_steps.run(folder, chosen.operations, chosen.runs, tenfold=chosen.tenfold))
     results.update(simulation.run(folder, ROOT, chosen.runs, peers=not chosen.no_peers))
+    results.update(policies.run(min(chosen.runs, 3)))
     check = results["trace.check_1e6"]
     if chosen.no_peers:
         check.peer_note = "inference-perf not run: peers were left out"
