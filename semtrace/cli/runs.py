@@ -232,6 +232,13 @@ def _engine(
     """The engine document: the scenario's own, unless another is named, with what is changed of it."""
     from semtrace.engine.document import change_engine, parse_engine, read_engine
 
+    if given and "engine" in given:
+        raise UsageError(
+            "an engine is written out here, not named",
+            code="replay.engine",
+            path="backend.settings.engine",
+            hint="leave settings out and name it with --engine, or write out what semtrace engines NAME prints",
+        )
     if given and name is None:
         return parse_engine(change_engine(given, changes), path="backend.settings", trace=trace).as_json()
     return read_engine(name, changes, trace=trace).as_json()

@@ -162,6 +162,14 @@ def read_engine(
     else:
         ready = ready_documents()
         if name not in ready:
+            if Path(name).exists():
+                what = "a folder" if Path(name).is_dir() else "a file"
+                raise UsageError(
+                    f"{what}, and no engine document: its name would end in {', '.join(SUFFIXES)}",
+                    code="engine.file",
+                    path=name,
+                    hint=EngineDocument.HINT,
+                )
             near = difflib.get_close_matches(name.casefold(), ready, n=1, cutoff=0.4)
             raise DocumentError(
                 f"no engine {name[:60]!r}" + (f", did you mean {near[0]!r}?" if near else ""),
@@ -173,9 +181,7 @@ def read_engine(
         path = ready[name]
     values = read_values(path)
     if not isinstance(values, dict):
-        raise DocumentError(
-            "is no mapping", code="document.invalid", path=str(path), requirement="ST-ENG-001"
-        )
+        return EngineDocument.parse(values, path=str(path))  # says what is wrong
     return parse_engine(change_engine(values, changes), path=name, folder=folder, trace=trace)
 
 

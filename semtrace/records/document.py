@@ -290,7 +290,10 @@ def read_values(path: Path) -> object:
         ) from error
     except (ValueError, RecursionError) as error:
         raise DocumentError(
-            f"neither YAML nor JSON: {' '.join(str(error).split())}", code="document.syntax", path=str(path)
+            f"{'not' if is_json else 'neither YAML nor'} JSON: {' '.join(str(error).split())}",
+            code="document.syntax",
+            path=str(path),
+            hint="a file of YAML has a name that ends in .yaml" if is_json else None,
         ) from error
 
 

@@ -75,10 +75,25 @@ def test_both_forms_leave_the_same_execution(trace: str, tmp_path: Path):
         (["--backend", "ideal", "--engine", "qwen3-8b-a100"], "--engine does not go with backend ideal"),
         (["--backend", "engine", "--simulator", "slow"], "fast, step"),
         (["--backend", "engine", "--detail", "stepz"], "steps"),
+        (["--backend", "engine", "--set", "max_num_seqs=8"], "did you mean 'scheduler.max_num_seqs'?"),
+        (["--engine", "{folder}"], "a folder, and no engine document"),
+        (["--engine", "{folder}/t.semtrace"], "a file, and no engine document"),
+        (["--engine", "{folder}/yaml.json"], "a file of YAML has a name that ends in .yaml"),
+        (["--engine", "{folder}/empty.yaml"], "is empty"),
+        (["--engine", "{folder}/list.yaml"], "must be a mapping of keys to values, and is a list"),
+        (["--scenario", "{folder}/scenario.yaml"], "name it with --engine"),
     ],
 )
 def test_wrong_engines(trace: str, tmp_path: Path, words: list[str], says: str):
-    told = run("replay", trace, "-o", str(tmp_path / "e.semtrace"), *words)
+    for name, text in (
+        ("yaml.json", "name: mine\n"),
+        ("empty.yaml", ""),
+        ("list.yaml", "- 1\n"),
+        ("scenario.yaml", "backend: {name: engine, settings: {engine: qwen3-8b-a100}}\n"),
+    ):
+        (tmp_path / name).write_text(text, "utf-8")
+    given = [word.replace("{folder}", str(tmp_path)) for word in words]
+    told = run("replay", trace, "-o", str(tmp_path / "e.semtrace"), *given)
     assert told.code in (1, 2)
     assert says in " ".join(told.err.split())
     assert "Traceback" not in told.err
@@ -133,3 +148,14 @@ def test_an_engine_of_ones_own_is_not_held_against_a_ready_one(trace: str, tmp_p
     mine.write_text(run("engines", "qwen3-8b-a100").out.replace("name: qwen3-8b-a100", "name: mine"), "utf-8")
     told = run("replay", trace, "-o", str(tmp_path / "e.semtrace"), "--engine", str(mine))
     assert "backend engine mine, of no ready document" in told.out
+
+
+def test_a_scenario_leaves_the_engine_to_the_command(trace: str, tmp_path: Path):
+    """As docs/engine.md has it."""
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text("copies: 2\nbackend: {name: engine}\n", "utf-8")
+    told = run("replay", trace, "--scenario", scenario, "--engine", "qwen3-8b-a100-host", "--set",
+               "scheduler.max_num_seqs=64", "-o", str(tmp_path / "e.semtrace"))  # fmt: skip
+    assert told.code == 0
+    assert "engine qwen3-8b-a100-host with scheduler.max_num_seqs: 256 → 64" in told.out
+    assert "copies 2" in told.out
