@@ -25,7 +25,7 @@ from semtrace.graph.barrier import barrier
 from semtrace.graph.plan import dag
 from semtrace.records.enums import ContentLevel, EntityKind, OperationKind, Role
 from semtrace.records.media import BLOCK_IDS_TYPE, TOKEN_IDS_TYPE
-from semtrace.replay.run import replay
+from semtrace.replay.run import DETAIL, replay
 from semtrace.replay.scenario import BackendChoice, Poisson, Scenario
 from semtrace.store.artifact_store import ArtifactStore
 from semtrace.store.bundle import BundleInfo, open_bundle, write_bundle
@@ -59,6 +59,11 @@ STORE: Final = "store"
 COST: Final = {
     "kind": "linear", "c0_ps": 1_000_000, "c_seq_ps": 1000, "c_prefill_ps": 1000, "c_decode_ps": 1000, "c_kv_ps": 10,
 }  # fmt: skip
+OFFLOADING: Final = {
+    "policy": {"name": "offload-lru"},
+    "tiers": {"host": {"blocks": 64}},
+    "links": {"host": {"out_bytes_per_s": 10**10, "in_bytes_per_s": 10**10}},
+}
 EXTRA: Final = {"example.org/colour": {"of": ["nothing", None, 1]}}
 FEATURE: Final = "example.org/colours"
 
@@ -210,10 +215,11 @@ def _everything() -> Parts:
     scenario = Scenario(copies=2, arrivals=Poisson(mean_ns=1_000_000, seed=3))
     executions["dag"] = replay(trace, dag(work), scenario)
     executions["barrier"] = replay(trace, barrier(trace, "chain"), Scenario())
-    engine = BackendChoice(name="engine", settings={"blocks": 32, "block_size": 2, "cost": COST})
-    executions["engine"] = replay(
-        trace, dag(work), Scenario(backend=engine), detail=("steps", "step_runs", "blocks"), simulator="step"
+    engine = BackendChoice(
+        name="engine",
+        settings={"blocks": 32, "block_size": 2, "cost": COST, "model": "Qwen3-8B", **OFFLOADING},
     )
+    executions["engine"] = replay(trace, dag(work), Scenario(backend=engine), detail=DETAIL, simulator="step")
     header = executions["dag"].header
     executions["dag"] = replace(
         executions["dag"], header=header.model_validate({**header.model_dump(), **EXTRA})

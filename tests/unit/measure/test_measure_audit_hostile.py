@@ -167,8 +167,10 @@ def test_a_header_that_lacks_or_contradicts_something_is_caught(header, requirem
 
 def test_settings_left_to_their_defaults_are_no_contradiction():
     plain = replay(TRACE, dag(digest_of(TRACE)), Scenario())
-    assert plain.header.scenario["backend"].get("settings", {}) == {}
+    assert plain.header.scenario["backend"]["settings"] == plain.header.backend.settings
     assert audit(TRACE, plain).verdict == Verdict.CLEAN
+    left_out = change(plain, scenario={**plain.header.scenario, "backend": {"name": "ideal"}})
+    assert audit(TRACE, left_out).verdict == Verdict.CLEAN
 
 
 def test_settings_of_other_backends_are_those_of_the_scenario_or_its_own_choice():
