@@ -7,14 +7,15 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a command ended, the same for every command."""
+    """How a command ended, the same for every command (README, exit codes)."""
 
     OK = 0
     FINDINGS = 1
-    """Findings, violations, not conformant: the input was understood and is not right."""
+    """The input is not right: findings, violations, differences, damage."""
     USAGE = 2
-    """Wrong use, bad configuration, a broken harness."""
+    """Wrong use: a missing file or one of another kind, inputs that do not belong together, a bad document or option."""
     NOTHING_RAN = 3
+    """Nothing ran, or too little could be judged."""
     INTERNAL = 4
     """Our fault."""
 
@@ -80,6 +81,12 @@ class FormatError(SemtraceError):
     """The input is not what it claims to be: it cannot be read as a bundle, document or log."""
 
 
+class WrongKindError(FormatError):
+    """The input is nothing that the command takes: a log where a bundle is wanted, no log at all where one is."""
+
+    exit_code = ExitCode.USAGE
+
+
 class DocumentError(FormatError):
     """A document that a person wrote (plan, scenario, settings) is not what it must be."""
 
@@ -96,6 +103,12 @@ class UnsupportedError(SemtraceError):
 
 class ReplayError(SemtraceError):
     """A replay, plan or comparison that would not be faithful is refused."""
+
+
+class OtherWorkError(ReplayError):
+    """Inputs that do not belong together: a plan, an execution and a trace of different work."""
+
+    exit_code = ExitCode.USAGE
 
 
 class UsageError(SemtraceError):

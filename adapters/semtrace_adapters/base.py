@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Protocol, cast
 
 from semtrace.build import explain_starts
-from semtrace.errors import FormatError, UsageError
+from semtrace.errors import FormatError, UsageError, WrongKindError
 from semtrace.store.container import MANIFEST
 from semtrace.store.manifest import Loss
 from semtrace.stream.scan import is_stream
@@ -240,7 +240,7 @@ def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
 
     Raises:
         UsageError: there is no adapter of this name.
-        FormatError: no adapter knows the sources, two are equally sure, some are of another adapter's family than others,
+        WrongKindError, FormatError: no adapter knows the sources, two are equally sure, some are of another adapter's family than others,
             or one is what semtrace itself wrote.
     """
     known = adapters()
@@ -256,7 +256,7 @@ def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
     sure = sorted(((adapter.detect(paths), adapter.name) for adapter in known.values()), reverse=True)
     shown = ", ".join(str(path) for path in paths)
     if not sure or sure[0][0] == 0:
-        raise FormatError(
+        raise WrongKindError(
             "no adapter knows these sources",
             code="adapter.none",
             path=shown,
@@ -313,7 +313,7 @@ def _refuse_names(path: Path) -> None:
 def _refuse_own(path: Path) -> None:
     """Refuse what is no source because semtrace itself wrote it."""
     if _is_bundle(path):
-        raise FormatError(
+        raise WrongKindError(
             "is a bundle already: there is nothing to import",
             code="adapter.bundle",
             path=str(path),

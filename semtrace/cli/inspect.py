@@ -17,7 +17,7 @@ from semtrace.cli.common import (
 )
 from semtrace.cli.numbers import LARGEST
 from semtrace.cli.printing import print_json, print_lines
-from semtrace.errors import ExitCode, FormatError, SemtraceError
+from semtrace.errors import ExitCode, OtherWorkError, SemtraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -277,13 +277,13 @@ def _require_work(execution: "Execution", trace: "Trace", name: str) -> None:
     """Refuse to name the operations of an execution by a trace that it is not of.
 
     Raises:
-        FormatError: they are not of the same work.
+        OtherWorkError: they are not of the same work.
     """
     from semtrace.store.digests import show as shown
     from semtrace.store.digests import work_digest
 
     if execution.header.work_digest != shown(work_digest(trace)):
-        raise FormatError(
+        raise OtherWorkError(
             "is not of the work of this trace",
             code="execution.other_work",
             path=name,

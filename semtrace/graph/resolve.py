@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from semtrace.check.finding import Finding
-from semtrace.errors import ReplayError
+from semtrace.errors import OtherWorkError
 from semtrace.records.enums import EdgeKind, Trigger
 from semtrace.records.trace import group_offsets
 from semtrace.store.digests import show, work_digest
@@ -116,11 +116,11 @@ def resolve(trace: Trace, plan: Plan) -> Constraints:
     """The constraints of a plan.
 
     Raises:
-        ReplayError: the plan is of other work, or names operations that are not there. Legality is not judged here.
+        OtherWorkError: the plan is of other work, or names operations that are not there. Legality is not judged here.
     """
     problems = list(plan_findings(trace, plan))
     if problems:
-        raise ReplayError(
+        raise OtherWorkError(
             "; ".join(problem.message for problem in problems[:5]),
             code="plan.mismatch",
             path="plan",

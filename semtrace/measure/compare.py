@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from semtrace.errors import ReplayError
+from semtrace.errors import OtherWorkError
 from semtrace.measure.metrics import Measures, measure
 from semtrace.measure.setup import Difference, differences
 from semtrace.measure.stats import Distribution, number
@@ -229,11 +229,11 @@ def compare(
         resamples: of the bootstrap.
 
     Raises:
-        ReplayError: the executions are of different work, or of other work than the trace (ST-MEA-050).
+        OtherWorkError: the executions are of different work, or of other work than the trace (ST-MEA-050).
     """
     one, other = first.header.work_digest, second.header.work_digest
     if one != other:
-        raise ReplayError(
+        raise OtherWorkError(
             f"different work: the first execution is of {one[:19]}…, the second of {other[:19]}…",
             code="compare.work",
             requirement="ST-MEA-050",

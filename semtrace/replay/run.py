@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import semtrace
 from semtrace.check.finding import Finding, found
-from semtrace.errors import ReplayError, UnsupportedError, UsageError
+from semtrace.errors import OtherWorkError, ReplayError, UnsupportedError, UsageError
 from semtrace.graph.legality import judge
 from semtrace.graph.resolve import resolve
 from semtrace.records.columns import NULL
@@ -186,7 +186,8 @@ def refuse(message: str, findings: list[Finding], *, code: str) -> None:
         named = [str(finding) for finding in findings[:10]]
         if len(findings) > len(named):
             named.append(f"and {len(findings) - len(named)} more")
-        raise ReplayError(
+        kind = OtherWorkError if findings[0].requirement == "ST-PLAN-001" else ReplayError
+        raise kind(
             f"{message}: {'; '.join(named)}",
             code=code,
             requirement=findings[0].requirement,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
-from semtrace.errors import FormatError, IntegrityError, UsageError
+from semtrace.errors import FormatError, IntegrityError, UsageError, WrongKindError
 from semtrace.store.zip_layout import Entry, Layout, local_header
 
 if TYPE_CHECKING:
@@ -177,6 +177,15 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
         ) from error
 
 
+def _begins_as_zip(path: Path) -> bool:
+    """Whether a file that cannot be read as ZIP was one, and is damaged."""
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            return file.read(2) == b"PK"
+    except OSError:
+        return False
+
+
 class ZipContainer:
     """A bundle as one ZIP file."""
 
@@ -197,12 +206,20 @@ class ZipContainer:
             EOFError,
             struct.error,
         ) as error:
+            if not _begins_as_zip(path):
+                raise WrongKindError(
+                    "not a ZIP file, and no directory: no bundle",
+                    code="bundle.zip",
+                    path=str(path),
+                    requirement="ST-BND-002",
+                    hint="to make a bundle of logs: semtrace import PATH -o OUT.semtrace; of a record stream: semtrace seal",
+                ) from error
             raise FormatError(
-                f"not a ZIP file, or a damaged one: {error}",
+                f"a damaged ZIP file: {error}",
                 code="bundle.zip",
                 path=str(path),
                 requirement="ST-BND-002",
-                hint="a bundle is a directory or a ZIP file, usually with the suffix .semtrace",
+                hint="copy it again, or make the bundle again from its sources",
             ) from error
         if len(infos) > MAX_MEMBERS:
             raise FormatError(
@@ -304,7 +321,7 @@ def open_container(path: Path) -> Container:
         ) from error
     if stat.S_ISDIR(mode):
         if not (path / MANIFEST).is_file():
-            raise FormatError(
+            raise WrongKindError(
                 f"the directory has no {MANIFEST}",
                 code="bundle.manifest",
                 path=str(path),
@@ -313,11 +330,11 @@ def open_container(path: Path) -> Container:
             )
         return DirectoryContainer(path)
     if not stat.S_ISREG(mode):
-        raise FormatError(
+        raise WrongKindError(
             "neither a directory nor a file", code="bundle.zip", path=str(path), requirement="ST-BND-001"
         )
     if path.stat().st_size == 0:
-        raise FormatError("the file is empty", code="bundle.zip", path=str(path), requirement="ST-BND-002")
+        raise WrongKindError("the file is empty", code="bundle.zip", path=str(path), requirement="ST-BND-002")
     return ZipContainer(path)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from semtrace.errors import FormatError, IntegrityError, UnsupportedError, UsageError
+from semtrace.errors import IntegrityError, UnsupportedError, UsageError, WrongKindError
 from semtrace.stream.framing import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -112,7 +112,7 @@ class Scan:
 
         Raises:
             UsageError: the file cannot be read.
-            FormatError: it is no record stream.
+            WrongKindError: it is no record stream.
             UnsupportedError: it has a version that is not known here.
             IntegrityError: it is damaged, and `recover` is not set.
         """
@@ -129,12 +129,12 @@ class Scan:
     def _file_header(self, file: BinaryIO, size: int) -> int:
         head = file.read(FILE_HEADER_BYTES)
         if not head.startswith(MAGIC[: len(head)]) or not head:
-            raise FormatError(
+            raise WrongKindError(
                 "not a record stream",
                 code="stream.magic",
                 path=str(self.path),
                 requirement="ST-STR-010",
-                hint="a record stream is what a recorder or `semtrace convert` writes, usually with the suffix .stsl",
+                hint="a record stream is what a recorder or `semtrace convert` writes (.stsl); logs: semtrace import",
             )
         if len(head) < FILE_HEADER_BYTES:
             self.torn = Damage(0, size, "the file header is cut short", 0)

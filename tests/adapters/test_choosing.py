@@ -83,7 +83,7 @@ def test_a_bundle_is_no_source(tmp_path, form):
     for sources in ([bundle], [AUTOGEN, bundle]):
         assert "a bundle already" in refused(*sources, code="adapter.bundle")
     ran = run("import", bundle, "-o", tmp_path / "again.semtrace", "--adapter", "autogen", "--json")
-    assert ran.code == 1
+    assert ran.code == 2
     assert ran.json["error"]["code"] == "adapter.bundle"
     assert not (tmp_path / "again.semtrace").exists()
 

@@ -118,7 +118,7 @@ def test_an_execution_is_shown_beside_its_own_trace_only(trace_file, tmp_path):
     builder.task("another")
     write_bundle(other, builder.build().trace)
     ran = run("show", out, "--trace", other)
-    assert (ran.code, "ST-EXE-001" in ran.err) == (1, True)
+    assert (ran.code, "ST-EXE-001" in ran.err) == (2, True)
 
 
 @pytest.mark.parametrize("plan", [{}, {"name": 5}, {"name": "[/x]\x1b[31m"}])

@@ -107,9 +107,9 @@ def test_wrong_input_ends_with_one_message(name, tmp_path, trace_file):
     (tmp_path / "cut").write_bytes(whole[:10])
     for kind, code in {
         "missing": 2,
-        "empty": 1,
-        "text": 1,
-        "folder": 2 if name == "seal" else 1,
+        "empty": 2,
+        "text": 2,
+        "folder": 2,
         "cut": 1,
     }.items():
         out = tmp_path / "out.semtrace"

@@ -35,7 +35,7 @@ def broken(tmp_path, trace_file):
     flipped[len(flipped) // 2] ^= 1
     (tmp_path / "flipped").write_bytes(flipped)
     (tmp_path / "folder").mkdir()
-    return {"missing": 2, "empty": 1, "text": 1, "cut": 1, "folder": 1, "flipped": 1}
+    return {"missing": 2, "empty": 2, "text": 2, "cut": 1, "folder": 2, "flipped": 1}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -114,13 +114,13 @@ def test_errors_are_json_when_asked(name, tmp_path):
             "exclude each other",
         ),
         (["show", "{t}#nobody"], 2, "it has: native"),
-        (["import", "{dir}", "-o", "{out}"], 1, "no adapter knows"),
+        (["import", "{dir}", "-o", "{out}"], 2, "no adapter knows"),
         (["import", "{dir}", "-o", "{out}", "--adapter", "metagpt", "--set", "x"], 2, "KEY=VALUE"),
         (["import", "{dir}", "-o", "{out}", "--adapter", "metagpt", "--set", "x=1"], 2, "no option x"),
         (["import", "{dir}", "-o", "{out}", "--adapter", "autogen", "--set", "x=1"], 2, "no option x"),
         (["import", "{dir}/none", "-o", "{out}"], 2, "does not exist"),
         (["import", "{t}", "-o", "{out}", "--adapter", "punchcards"], 2, "no adapter 'punchcards'"),
-        (["import", "{t}", "-o", "{out}"], 1, "a bundle already"),
+        (["import", "{t}", "-o", "{out}"], 2, "a bundle already"),
     ],
 )
 def test_wrong_use_is_explained(words, code, message, tmp_path, trace_file):
@@ -144,7 +144,7 @@ def test_a_plan_of_other_work_is_refused(trace_file, tmp_path):
     values["work_digest"] = "blake3:" + "0" * 64
     plan.write_text(json.dumps(values))
     ran = run("replay", trace_file, "--plan", plan, "-o", tmp_path / "out.semtrace")
-    assert ran.code == 1
+    assert ran.code == 2
     assert "ST-PLAN-001" in ran.err
     assert not (tmp_path / "out.semtrace").exists()
 
