@@ -17,7 +17,7 @@ from semtrace.cli.common import (
 )
 from semtrace.cli.numbers import LARGEST
 from semtrace.cli.printing import print_json, print_lines
-from semtrace.errors import ExitCode, OtherWorkError, SemtraceError
+from semtrace.errors import ExitCode, OtherWorkError, SemtraceError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -253,6 +253,12 @@ def show(
     source, inner = bundle_path(path)
     bundle = open_bundle(source)
     if bundle.manifest.trace is not None:
+        if trace is not None:
+            raise UsageError(
+                "holds its own trace: --trace is for a bundle of executions alone",
+                code="show.trace",
+                path=str(source),
+            )
         require_valid(bundle)
     beside = open_trace(trace).trace if trace is not None else None
     parts: list[RenderableType] = []

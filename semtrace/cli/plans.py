@@ -223,6 +223,10 @@ def _text(plan_made: "Plan", judgement: "Judgement", output: Path | None) -> "li
         lines.append(
             "  adds no constraint" if plan_made.base == "dag" else "  keeps data and state edges only"
         )
+        if plan_made.name != "dag" and plan_made.base == "dag":
+            lines.append(
+                "[yellow]warning[/yellow]: a replay under it is that of dag: no stage has branches to serialise"
+            )
     lines.extend(finding_lines(judgement.findings))
     lines.append("[green]legal[/green]" if judgement.legal else "[red]not legal[/red]")
     if output is not None:

@@ -112,7 +112,7 @@ def replay(
             made,
             chosen,
             analysis=analysis,
-            detail=_detail(detail or []),
+            detail=_detail(detail or [], chosen.backend.name),
             simulator=_simulator(simulator),
             progress=update,
         )
@@ -176,7 +176,7 @@ def _simulator(asked: str) -> "Simulator":
     return forms[asked]
 
 
-def _detail(asked: list[str]) -> list[str]:
+def _detail(asked: list[str], backend: str) -> list[str]:
     """The detail tables asked for; steps come with their runs."""
     from semtrace.replay.run import DETAIL
 
@@ -186,6 +186,12 @@ def _detail(asked: list[str]) -> list[str]:
             f"--detail {unknown[0][:60]}: no such table",
             code="replay.detail",
             hint=f"there are: {', '.join(DETAIL)}",
+        )
+    if asked and backend == "ideal":
+        raise UsageError(
+            "--detail: backend ideal has no detail tables",
+            code="replay.detail",
+            hint="--engine runs on a simulated engine, which has",
         )
     return asked
 

@@ -47,10 +47,16 @@ def sweep(
     Exit code 1: some points were refused; their rows say why.
     """
     from semtrace.sweep.document import SweepDocument
+    from semtrace.sweep.run import PARTS
     from semtrace.sweep.run import sweep as run
 
     if output.exists() and not force:
         raise UsageError(f"{output}: exists already", code="output.exists", hint="--force replaces it")
+    if output.suffix != ".parquet":
+        raise UsageError(
+            f"{output}: what is written is Parquet, and its name must end in .parquet", code="sweep.output"
+        )
+    anew = resume and not output.with_name(output.name + PARTS).exists()
     read = SweepDocument.read(document)
     with progress("sweeping", quiet=json_output) as update:
         table = run(
@@ -70,7 +76,8 @@ def sweep(
         "refused": refused,
         "columns": table.column_names,
     }
-    emit(value, as_json=json_output, text=lambda: _text(value, table))
+    note = ["there was nothing to resume: all points were run"] if anew else []
+    emit(value, as_json=json_output, text=lambda: [*note, *_text(value, table)])
     return ExitCode.FINDINGS if refused else ExitCode.OK
 
 

@@ -82,6 +82,7 @@ def test_both_forms_leave_the_same_execution(trace: str, tmp_path: Path):
         (["--engine", "{folder}/empty.yaml"], "is empty"),
         (["--engine", "{folder}/list.yaml"], "must be a mapping of keys to values, and is a list"),
         (["--scenario", "{folder}/scenario.yaml"], "name it with --engine"),
+        (["--detail", "steps"], "backend ideal has no detail tables"),
     ],
 )
 def test_wrong_engines(trace: str, tmp_path: Path, words: list[str], says: str):
@@ -159,3 +160,19 @@ def test_a_scenario_leaves_the_engine_to_the_command(trace: str, tmp_path: Path)
     assert told.code == 0
     assert "engine qwen3-8b-a100-host with scheduler.max_num_seqs: 256 → 64" in told.out
     assert "copies 2" in told.out
+
+
+def test_what_would_be_ignored_is_refused_or_told(trace: str, tmp_path: Path):
+    other = run("show", trace, "--trace", trace)
+    assert (other.code, "holds its own trace" in other.err) == (2, True)
+    told = run("plan", trace, "--rule", "barrier", "-o", tmp_path / "b.json")
+    assert (told.code, "warning: a replay under it is that of dag" in told.out) == (0, True)
+    assert "warning" not in run("plan", trace, "--rule", "dag").out
+    document = tmp_path / "s.yaml"
+    document.write_text("seeds: [0]\n", "utf-8")
+    csv = run("sweep", trace, document, "-o", tmp_path / "out.csv")
+    assert (csv.code, "must end in .parquet" in csv.err) == (2, True)
+    anew = run("sweep", trace, document, "-o", tmp_path / "out.parquet", "--workers", "1", "--resume")
+    assert anew.code == 0
+    assert "there was nothing to resume" in anew.out
+    assert "engine qwen3-8b-a100" in anew.out
