@@ -172,7 +172,7 @@ def measure(
         str | None,
         typer.Option(
             "--multiple",
-            help="Deadline as a multiple of the reference P95, from 1.25 to 2.0; 1.5 if left out.",
+            help="Deadline as a multiple of the reference P95, usually 1.25 to 2; 1.5 if left out.",
         ),
     ] = None,
     window_ns: WindowOption = None,
@@ -277,9 +277,72 @@ def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
         parts.append(
             _rows("agents (medians)", ("agent", "waits at joins, ms", "queue, ms", "prompt tokens"), agents)
         )
+    if "batches" in value["engine"]:  # steps were recorded
+        parts.append(_engine(value["engine"]))
     if value["attainment"] is not None:
         parts.append(_attainment(value))
     return parts
+
+
+def _engine(value: dict[str, Any]) -> "RenderableType":
+    """What the report says of requests, steps and memory; what the record does not tell, with the reason."""
+
+    def ratio(name: str, values: "Mapping[str, Any]") -> list[str]:
+        return [name, "unknown" if values["value"] is None else f"{values['value']:.3f}"]
+
+    again = value["recompute"]
+    rows = [
+        ratio("prefill factor (prompt tokens computed / given)", value["prefill_factor"]),
+        ratio("hit share", value["hit_share"]),
+        *(
+            [f"tokens recomputed after {cause}", f"{tokens:,}"]
+            for cause, tokens in again.items()
+            if tokens is not None
+        ),
+        [
+            "preemptions",
+            "unknown" if value["preemptions"]["sum"] is None else f"{value['preemptions']['sum']:,}",
+        ],
+        ["queue p50 / p95, ms", _pair(value["queue_ns"])],
+        ["residence p50 / p95, ms", _pair(value["residence_ns"])],
+        ["rows a step, p50 / p95", "{p50:,.0f} / {p95:,.0f}".format(**value["batches"]["rows"])],
+        ratio("time of steps with more than 128 rows", value["batches"]["large_time"]),
+    ]
+    if "work" in value:
+        rows.append(
+            [
+                "modelled FLOPs / bytes (intensity)",
+                "{flops:.3e} / {bytes:.3e} ({intensity:.1f})".format(**value["work"]),
+            ]
+        )
+    rows += [
+        [f"KV of {tier}, byte-seconds", f"{held:.4g}"]
+        for tier, held in value.get("kv_byte_seconds", {}).items()
+    ]
+    if "idle_kv_byte_seconds" in value:
+        rows.append(["KV that no call holds, byte-seconds", f"{value['idle_kv_byte_seconds']:.4g}"])
+    rows += [
+        [f"bytes over link {_escaped(link)}, {way}", f"{size:,}"]
+        for link, ways in value.get("moved_bytes", {}).items()
+        for way, size in ways.items()
+    ]
+    if "critical_inversions" in value:
+        inverted = value["critical_inversions"]
+        rows.append(
+            [
+                "critical calls that waited for others' memory",
+                f"{inverted['part']:,} of {inverted['whole']:,}",
+            ]
+        )
+    rows += [
+        [f"{each['measure'].replace('_', ' ')}: unknown", _escaped(each["reason"])]
+        for each in value["absent"]
+    ]
+    return _rows("engine", ("", ""), rows)
+
+
+def _pair(values: "Mapping[str, Any]") -> str:
+    return f"{milliseconds(values['p50'])} / {milliseconds(values['p95'])}" if values["count"] else "unknown"
 
 
 def _attainment(value: dict[str, Any]) -> str:

@@ -30,9 +30,10 @@ from semtrace.measure.audit_form import judge_form, judge_header, judge_outcomes
 from semtrace.measure.audit_ideal import judge_ideal
 from semtrace.measure.audit_order import judge_order
 from semtrace.measure.audit_release import judge_arrivals, judge_release
-from semtrace.measure.audit_steps import engine_of, judge_steps, recorded
+from semtrace.measure.audit_steps import engine_of, judge_steps
 from semtrace.measure.audit_transfers import judge_transfers
 from semtrace.measure.ready import Expected, no_plan
+from semtrace.measure.recorded_engine import recorded
 from semtrace.measure.report import AuditReport, Ledger
 from semtrace.measure.slots import Slots
 from semtrace.store.digests import show, work_digest
@@ -117,7 +118,7 @@ def audit(
 
 def _judge_detail(case: Case) -> None:
     """Steps, blocks, transfers and decisions, as far as they were recorded (ST-AUD-060 to ST-AUD-086)."""
-    if not any(recorded(case, name) for name in DETAIL):
+    if not any(recorded(case.slots.execution, name) for name in DETAIL):
         return
     engine = engine_of(case)
     steps = judge_steps(case, engine)

@@ -10,8 +10,8 @@ import numpy as np
 
 from semtrace.engine.tier_document import TiersDocument, tier_blocks
 from semtrace.measure.audit_steps import OF_ALL as STEP_RULES
-from semtrace.measure.audit_steps import recorded
 from semtrace.measure.block_moves import LOST, MOST, UNTOLD, BlockMoves
+from semtrace.measure.recorded_engine import recorded
 from semtrace.measure.slots import ranges
 from semtrace.policies.interface import TierName
 from semtrace.records.columns import NULL
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from semtrace.measure.audit_events import Case
-    from semtrace.measure.audit_steps import Engine, StepCase
+    from semtrace.measure.audit_steps import StepCase
+    from semtrace.measure.recorded_engine import Engine
 
 RULES: Final = tuple(f"ST-AUD-0{number}" for number in range(71, 80))
 """The rules of this module."""
@@ -86,7 +87,7 @@ def judge_blocks(case: Case, engine: Engine | None, steps: StepCase | None) -> B
         What was found; None where there are none to judge, or what happened to them is not possible.
     """
     table = case.slots.execution["blocks"]
-    if engine is None or not recorded(case, "blocks"):
+    if engine is None or not recorded(case.slots.execution, "blocks"):
         return None
     reported = {found.table for found in case.ledger.findings if found.requirement == "ST-AUD-007"}
     if reported & {"blocks", "events"} or case.ledger.violated("ST-AUD-001"):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from semtrace.engine.contexts import Structure
 from semtrace.engine.run import policy_for
 from semtrace.errors import SemtraceError
-from semtrace.measure.audit_steps import recorded
+from semtrace.measure.critical import critical_calls
+from semtrace.measure.recorded_engine import recorded
 from semtrace.policies.text import choice_text
 from semtrace.records.columns import NULL
 from semtrace.records.document import parse_canonical
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from semtrace.measure.audit_blocks import BlockCase
     from semtrace.measure.audit_events import Case
-    from semtrace.measure.audit_steps import Engine, StepCase
+    from semtrace.measure.audit_steps import StepCase
+    from semtrace.measure.recorded_engine import Engine
 
 ENGINE: Final = "engine"
 """Who decides where no policy does (ST-LIF-042)."""
@@ -37,7 +38,7 @@ def judge_decisions(
     case: Case, engine: Engine | None, steps: StepCase | None, blocks: BlockCase | None
 ) -> None:
     """All rules on decisions (ST-AUD-084 to ST-AUD-086), where an engine recorded them."""
-    if engine is None or not recorded(case, "decisions"):
+    if engine is None or not recorded(case.slots.execution, "decisions"):
         return
     reported = {found.table for found in case.ledger.findings if found.requirement == "ST-AUD-007"}
     if reported & {"decisions", "events"}:
@@ -170,7 +171,7 @@ def _judge_reserved(case: Case, engine: Engine, steps: StepCase | None) -> None:
     opens = runs.of_slot[1]
     first = np.unique(np.concatenate([opens, np.flatnonzero(runs.walk.restarts)]))
     step = runs.first[first]
-    critical = _critical(steps, runs.slot[first])
+    critical = critical_calls(case.slots)[runs.slot[first]]
     admits = np.unique(step)
     spared = np.isin(admits, step[critical])  # a critical one may have taken them after the others
     admits = admits[~spared]
@@ -191,16 +192,3 @@ def _judge_reserved(case: Case, engine: Engine, steps: StepCase | None) -> None:
         ),
         column="free_blocks",
     )
-
-
-def _critical(steps: StepCase, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of these were critical when they were submitted (ST-LIF-012)."""
-    seen = steps.case.slots
-    path = np.array(Structure(seen.trace).path, dtype=np.int64)
-    calls = ~seen.fixed
-    found = np.zeros(len(slots), dtype=np.bool_)
-    for at, slot in enumerate(slots.tolist()):
-        rows = seen.rows(int(seen.instance[slot]))
-        left = calls[rows] & ((seen.finished[rows] == NULL) | (seen.finished[rows] > seen.submitted[slot]))
-        found[at] = path[seen.operation[slot]] >= path[seen.operation[rows][left]].max(initial=0)
-    return found

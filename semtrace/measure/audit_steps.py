@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from semtrace.engine.cost import LINEAR, step_ns
-from semtrace.engine.document import cost_of, parse_engine, settings_of
-from semtrace.engine.tier_document import UNDRIVEN
 from semtrace.errors import SemtraceError
+from semtrace.measure.recorded_engine import Engine, recorded
 from semtrace.measure.recorded_steps import RecordedSteps
 from semtrace.measure.slots import LAST_NS
 from semtrace.records.columns import NULL
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from semtrace.engine.cost import Cost
-    from semtrace.engine.document import EngineDocument
-    from semtrace.engine.settings import EngineSettings
     from semtrace.measure.audit_events import Case
 
 TABLES = ("steps", "step_runs")
@@ -40,50 +37,16 @@ SEEN_ELSEWHERE = (
 """Rules whose violation by an event says enough of it: what its steps say is not judged again."""
 
 
-@dataclass(frozen=True)
-class Engine:
-    """The simulated engine that a header names.
-
-    Attributes:
-        document: its document.
-        settings: its numbers.
-        cost: its compiled cost.
-    """
-
-    document: EngineDocument
-    settings: EngineSettings
-    cost: Cost
-
-    @property
-    def driven(self) -> bool:
-        """Whether a lifecycle policy acts beside the scheduler."""
-        return self.document.policy is not None and self.document.policy.name not in UNDRIVEN
-
-    @property
-    def depth(self) -> int:
-        """How many steps a server may have in flight."""
-        return 2 if self.settings.scheduler.asynchronous else 1
-
-
-def recorded(case: Case, name: str) -> bool:
-    """Whether an execution recorded a detail table."""
-    execution = case.slots.execution
-    return name in execution.header.detail or execution[name].rows > 0
-
-
 def engine_of(case: Case) -> Engine | None:
     """The simulated engine of a replay (ST-AUD-060); None if it is another backend, or cannot be told."""
-    header = case.slots.execution.header
-    if case.native or header.backend.name != "engine":
-        return None
     try:
-        document = parse_engine(header.backend.settings, path="backend.settings", trace=case.slots.trace)
-        settings = settings_of(document)
-        engine = Engine(document, settings, cost_of(document, settings))
+        engine = Engine.of(case.slots)
     except SemtraceError as error:
         case.ledger.fact(
             "ST-AUD-060", f"the settings are of no engine: {error}", table="header", column="backend"
         )
+        return None
+    if engine is None:
         return None
     case.ledger.fact("ST-AUD-060", None, table="header")
     servers = case.slots.seen("server")
@@ -91,8 +54,8 @@ def engine_of(case: Case) -> Engine | None:
     case.judge(
         "ST-AUD-060",
         at,
-        servers[at] >= settings.servers,
-        lambda i: f"ran on server {servers[at[i]]} of {settings.servers}",
+        servers[at] >= engine.settings.servers,
+        lambda i: f"ran on server {servers[at[i]]} of {engine.settings.servers}",
         column="server",
     )
     return engine
@@ -194,7 +157,7 @@ def judge_steps(case: Case, engine: Engine | None) -> StepCase | None:
     Returns:
         What was found in them; None where there are none to judge.
     """
-    if not all(recorded(case, name) for name in TABLES):
+    if not all(recorded(case.slots.execution, name) for name in TABLES):
         return None
     wrong = {found.table for found in case.ledger.findings if found.requirement == "ST-AUD-007"}
     if wrong & {*TABLES, "events"} or case.ledger.violated("ST-AUD-001"):

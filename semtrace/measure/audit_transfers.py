@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from semtrace.engine.tier_document import LinksDocument, link_facts
-from semtrace.measure.audit_steps import recorded
 from semtrace.measure.block_moves import LOST, UNTOLD, before
+from semtrace.measure.recorded_engine import recorded
 from semtrace.policies.interface import TierName
 from semtrace.records.columns import NULL
 from semtrace.records.enums import BlockAction, Direction, Tier
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from semtrace.measure.audit_blocks import BlockCase
     from semtrace.measure.audit_events import Case
-    from semtrace.measure.audit_steps import Engine
+    from semtrace.measure.recorded_engine import Engine
 
 _SECOND: Final = 1_000_000_000
 OF_BLOCKS: Final = ("ST-AUD-081", "ST-AUD-082", "ST-AUD-083")
@@ -31,7 +31,7 @@ NUMBERS: Final = {TierName.HOST.value: Tier.HOST, TierName.REMOTE.value: Tier.RE
 
 def judge_transfers(case: Case, engine: Engine | None, blocks: BlockCase | None) -> None:
     """All rules on transfers (ST-AUD-080 to ST-AUD-083), where an engine recorded them."""
-    if engine is None or not recorded(case, "transfers"):
+    if engine is None or not recorded(case.slots.execution, "transfers"):
         return
     reported = {found.table for found in case.ledger.findings if found.requirement == "ST-AUD-007"}
     if "transfers" in reported:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from semtrace.errors import OtherWorkError, ReplayError, SemtraceError
+from semtrace.errors import ReplayError, SemtraceError
 from semtrace.graph.plan import Plan
 from semtrace.graph.resolve import plan_findings
+from semtrace.measure.engine_measures import EngineMeasures
 from semtrace.measure.groups import AgentMeasures, KindMeasures, StageMeasures, Tallies
 from semtrace.measure.path import CompletedPath, Parts, Paths, UnknownPath, end_slot
 from semtrace.measure.ready import Expected, no_plan
@@ -135,6 +136,7 @@ class Measures:
         deadline_source: where deadlines are from; None if there are none.
         deadline_ns: the deadline of all instances; None if each has its own, or none.
         attainment: instances on time of all that arrived in the window; None without deadlines.
+        engine: of requests, steps and memory.
     """
 
     facts: dict[str, Any]
@@ -156,6 +158,7 @@ class Measures:
     deadline_source: Source | None
     deadline_ns: int | None
     attainment: Ratio | None
+    engine: EngineMeasures
 
     @property
     def goodput_per_second(self) -> Fraction | None:
@@ -206,6 +209,7 @@ class Measures:
             "attainment": self.attainment.as_dict() if self.attainment else None,
             "goodput_per_second": number(self.goodput_per_second),
             "fairness_p99_p50": number(self.fairness),
+            "engine": self.engine.as_dict(),
             "instances": [instance.as_dict() for instance in self.instances],
         }
 
@@ -230,18 +234,16 @@ def measure(
             scenario's, else all.
 
     Raises:
-        OtherWorkError: the execution or the plan is of other work.
+        ReplayError: the execution or the plan is of other work.
     """
     if plan is None and execution.header.plan is not None:
         plan = Plan.parse(execution.header.plan, path="header.plan")
     plan = plan or no_plan(trace)
     problems = [finding.message for finding in plan_findings(trace, plan)]
     if execution.header.work_digest != no_plan(trace).work_digest:
-        if plan.work_digest == execution.header.work_digest:
-            problems = []  # they follow from the next
         problems.insert(0, "the execution is of other work than the trace")
     if problems:
-        raise OtherWorkError(
+        raise ReplayError(
             "; ".join(problems[:5]),
             code="measure.work",
             requirement="ST-MEA-002",
@@ -300,6 +302,7 @@ def measure(
         deadline_source=source,
         deadline_ns=shared.pop() if len(shared) == 1 and source != "tasks" else None,
         attainment=_attainment(instances, window) if source is not None else None,
+        engine=EngineMeasures.of(slots),
     )
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+PAGES = {"steps": "audit.md", "blocks": "audit.md", "engine": "measures.md"}
 DETAIL = {
+    "engine": ("steps", "step_runs"),
     "steps": ("steps", "step_runs"),
     "blocks": ("steps", "step_runs", "blocks", "transfers", "decisions"),
 }
@@ -26,8 +28,8 @@ DETAIL = {
 
 @cache
 def base(name: str) -> Ran:
-    """The run that the examples of audit.md of this kind change."""
-    (short,) = blocks("audit.md", name)
+    """The run that the examples of this kind are about."""
+    (short,) = blocks(PAGES[name], name)
     return run_engine(short["operations"], short["engine"], detail=DETAIL[name])
 
 

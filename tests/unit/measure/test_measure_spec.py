@@ -13,7 +13,7 @@ from semtrace.measure.report import RULES
 
 RUN = spec_run()
 LOCKED = spec_run(ids=True)
-MEASURES = blocks("measures.md", "example")
+MEASURES = [example for example in blocks("measures.md", "example") if "of" not in example]
 EXAMPLES = blocks("audit.md", "example")
 AUDITS = [example for example in EXAMPLES if "of" not in example]  # the others are of runs of an engine
 
