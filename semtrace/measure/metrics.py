@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from semtrace.errors import ReplayError, SemtraceError
+from semtrace.errors import OtherWorkError, ReplayError, SemtraceError
 from semtrace.graph.plan import Plan
 from semtrace.graph.resolve import plan_findings
 from semtrace.measure.engine_measures import EngineMeasures
@@ -234,16 +234,18 @@ def measure(
             scenario's, else all.
 
     Raises:
-        ReplayError: the execution or the plan is of other work.
+        OtherWorkError: the execution or the plan is of other work.
     """
     if plan is None and execution.header.plan is not None:
         plan = Plan.parse(execution.header.plan, path="header.plan")
     plan = plan or no_plan(trace)
     problems = [finding.message for finding in plan_findings(trace, plan)]
     if execution.header.work_digest != no_plan(trace).work_digest:
+        if plan.work_digest == execution.header.work_digest:
+            problems = []  # they follow from the next
         problems.insert(0, "the execution is of other work than the trace")
     if problems:
-        raise ReplayError(
+        raise OtherWorkError(
             "; ".join(problems[:5]),
             code="measure.work",
             requirement="ST-MEA-002",
