@@ -256,6 +256,8 @@ def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
     sure = sorted(((adapter.detect(paths), adapter.name) for adapter in known.values()), reverse=True)
     shown = ", ".join(str(path) for path in paths)
     if not sure or sure[0][0] == 0:
+        if all(path.is_file() and path.stat().st_size == 0 for path in paths):
+            raise WrongKindError("is empty: there is nothing to import", code="adapter.none", path=shown)
         raise WrongKindError(
             "no adapter knows these sources",
             code="adapter.none",

@@ -154,8 +154,10 @@ def _info_text(value: dict[str, Any], headers: "Mapping[str, ExecutionHeader]") 
         for name in ("tasks", "stages", "sessions", "segments", "state_versions"):
             table.add_row(name.replace("_", " "), f"{value[name]:,}")
         for name in ("operations", "edges"):
-            table.add_row(name, f"{value[name]['total']:,}: {_flat(value[name])}")
-        table.add_row("edges known", _flat(value["edges_evidence"]))
+            kinds = _flat(value[name])
+            table.add_row(name, f"{value[name]['total']:,}" + (f": {kinds}" if kinds else ""))
+        if value["edges_evidence"]:
+            table.add_row("edges known", _flat(value["edges_evidence"]))
         table.add_row("artifacts", f"{value['artifacts']['total']:,}, {value['artifacts']['bytes']:,} bytes")
         for name, tokens in value["tokens"].items():
             unknown = (

@@ -1,5 +1,6 @@
 """The command `plan`: make a release plan, and show why it is legal or which path forbids it."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,7 +112,14 @@ def plan(
         "groups": [vars(group) for group in judgement.groups],
         "output": str(output) if output is not None and accepted else None,
     }
-    emit(value, as_json=json_output, text=lambda: _text(made, judgement, output if accepted else None))
+    emit(
+        value,
+        as_json=json_output,
+        text=lambda: [
+            *_text(made, judgement, output if accepted else None),
+            *_sessions(bundle.trace, made, judgement),
+        ],
+    )
     return ExitCode.OK if accepted else ExitCode.FINDINGS
 
 
@@ -232,6 +240,19 @@ def _text(plan_made: "Plan", judgement: "Judgement", output: Path | None) -> "li
     if output is not None:
         lines.append(f"written to {escape(str(output))}")
     return lines
+
+
+def _sessions(trace: "Trace", made: "Plan", judgement: "Judgement") -> list[str]:
+    """Whose the sessions are that groups and proofs speak of."""
+    from rich.markup import escape
+
+    said = " ".join(
+        [*(group.note or "" for group in made.groups), *(verdict.proof for verdict in judgement.groups)]
+    )
+    numbers = sorted({int(number) for number in re.findall(r"session (\d{1,9})\b", said)})[:40]
+    agents = trace["sessions"].strings("agent")
+    whose = [f"{number} {agents[number] or '(no agent)'}" for number in numbers if number < len(agents)]
+    return [escape(f"sessions: {', '.join(whose)}")] if whose else []
 
 
 def _short(operations: list[int]) -> str:

@@ -161,7 +161,7 @@ def _text(value: dict[str, Any], header: "ExecutionHeader") -> "list[RenderableT
     ]
     if value["unfinished"]:
         lines.append(f"[red]{value['unfinished']} operations could never be released[/red]")
-    lines.append(f"written to {escape(value['output'])}#{escape(value['name'])}")
+    lines.append(f"written to {escape(value['output'])}, as execution {escape(value['name'])}")
     return lines
 
 

@@ -122,7 +122,10 @@ def timeline(
     for instance in range(min(execution.instances.rows, instances)):
         rows = [int(row) for row in (instance_of == instance).nonzero()[0]]
         parts.append(_instance_table(execution, trace, instance, rows, operations, width))
-    parts.append("[dim]·[/dim] ready and not yet running   [dim]█[/dim] running")
+    parts.append(
+        "[dim]·[/dim] ready and not yet running   [dim]█[/dim] running   "
+        "times since the instance's arrival; start: submitted"
+    )
     if execution.instances.rows > instances:
         parts.append(f"… {execution.instances.rows - instances} more instances (--tasks N shows more)")
     return parts

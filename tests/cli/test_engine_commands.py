@@ -176,3 +176,19 @@ def test_what_would_be_ignored_is_refused_or_told(trace: str, tmp_path: Path):
     assert anew.code == 0
     assert "there was nothing to resume" in anew.out
     assert "engine qwen3-8b-a100" in anew.out
+
+
+def test_a_plan_names_the_agents_of_its_sessions(tmp_path: Path):
+    beside = [
+        {"name": name, "kind": "llm", "prompt": 4, "output": 2, "stage": "all", "session": name}
+        for name in "xy"
+    ]
+    write_bundle(
+        tmp_path / "t.semtrace", trace=graph({"stages": [{"name": "all"}], "operations": beside}).trace
+    )
+    told = run("plan", tmp_path / "t.semtrace", "--rule", "barrier")
+    assert "session 1 after session 0" in told.out
+    assert "sessions: 0 " in told.out
+    assert "1 y" in told.out or "1 (no agent)" in told.out
+    lines = run("info", tmp_path / "t.semtrace").out.splitlines()
+    assert [line.split() for line in lines if line.startswith("edges")] == [["edges", "0"]]

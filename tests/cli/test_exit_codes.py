@@ -37,7 +37,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        ("import {}/empty -o {}/x", 2, "no adapter knows"),
+        ("import {}/empty -o {}/x", 2, "nothing to import"),
         ("import {}/log.jsonl -o {}/x", 2, "no adapter knows"),
         ("import {}/t.semtrace -o {}/x", 2, "is a bundle already"),
         ("seal {}/log.jsonl -o {}/x", 2, "not a record stream"),

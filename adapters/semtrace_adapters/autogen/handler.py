@@ -114,7 +114,7 @@ class JsonLinesHandler(logging.Handler):
 
 @contextlib.contextmanager
 def recording(path: Path | str) -> Iterator[JsonLinesHandler]:
-    """Log AutoGen's events and the SDK's retries to a file while the block runs.
+    """Log AutoGen's events and the SDK's retries to a file while the block runs; a file that is there is added to.
 
     The loggers' levels are lowered as far as needed and put back afterwards.
     """
