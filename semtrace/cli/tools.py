@@ -298,6 +298,9 @@ def _trace_lines(value: dict[str, Any]) -> "list[RenderableType]":
     from rich.markup import escape
 
     lines = ["the same" if value["same"] else "different", *_digest_lines(value)]
+    alike = not (value["only_a"] or value["only_b"] or value["reordered"])
+    if value["changed"] and alike and all(name.endswith("_ns") for name in value["changed"]):
+        lines.append("  the same structure and content: only times differ")
     if not value["annotations_equal"]:
         lines.append("  annotations differ, which have no part in digests")
     for name, rows in value["rows"].items():

@@ -146,6 +146,17 @@ def test_diff_of_work(folder):
     assert run("diff", folder / "crew", folder / "red", "--work").code == 0
 
 
+def test_diff_of_traces_that_differ_in_times_only(folder):
+    b = crew()
+    b.update_task(0, arrival_ns=123)
+    write_bundle(folder / "late", b.build().trace)
+    said = "the same structure and content: only times differ"
+    assert said in run("diff", folder / "crew", folder / "late").out
+    b.update_task(0, tenant="red")
+    write_bundle(folder / "late-red", b.build().trace)
+    assert said not in run("diff", folder / "crew", folder / "late-red").out
+
+
 def test_diff_of_executions(folder):
     same = run("diff", f"{folder}/crew#native", f"{folder}/replayed#native")
     assert (same.code, same.out.splitlines()[0]) == (0, "the same")
