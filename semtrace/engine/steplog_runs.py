@@ -122,7 +122,7 @@ def _run_findings(execution: Execution) -> Iterator[Finding]:
 
 
 def _yields_of(execution: Execution) -> NDArray[np.int64]:
-    """Which runs yield a token in their last step, 0 or 1; -1 where more is computed than there is."""
+    """How many of the last steps of each run yield a token; -1 where more is computed than there is."""
     runs, events = execution["step_runs"], execution["events"]
     out = np.zeros(runs.rows, dtype=np.int64)
     kernels.run(
@@ -131,6 +131,7 @@ def _yields_of(execution: Execution) -> NDArray[np.int64]:
         runs.ints("event"),
         runs.ints("start_position"),
         runs.ints("count") * runs.ints("tokens_per_step"),
+        runs.ints("tokens_per_step"),
         runs.ints("phase") == Phase.DECODE,
         events.ints("prompt_tokens"),
         events.ints("output_tokens"),
@@ -143,12 +144,16 @@ def _yield_loop(
     event: Sequence[int],
     start: Sequence[int],
     tokens: Sequence[int],
+    each: Sequence[int],
     decode: Sequence[bool],
     prompt: Sequence[int],
     outputs: Sequence[int],
     out: NDArray[np.int64],
 ) -> None:
-    """An operation's tokens grow by one with every token that it yields; runs are in the order of events and steps."""
+    """An operation's tokens grow by one with every token that it yields; runs are in the order of events and steps.
+
+    A prefill run of one token a step goes on where one is yielded, if its request is preempted and admitted again at once.
+    """
     current = -1
     held = 0
     for row in range(len(event)):
@@ -159,11 +164,11 @@ def _yield_loop(
         if decode[row]:
             held = end + 1
             out[row] = 1
-        elif end > held:
+        elif end > held and (each[row] != 1 or start[row] >= held or outputs[current] <= 0):
             out[row] = -1
-        elif end == held and outputs[current] > 0:
-            held += 1
-            out[row] = 1
+        elif end >= held and outputs[current] > 0:
+            out[row] = end - held + 1
+            held = end + 1
 
 
 def _sum_runs(execution: Execution, yields: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -180,7 +185,7 @@ def _sum_runs(execution: Execution, yields: NDArray[np.int64]) -> NDArray[np.int
         start=runs.ints("start_position"),
         tokens=runs.ints("tokens_per_step"),
         decode=decode,
-        yields=yields == 1,
+        yields=np.maximum(yields, 0),
     )
 
 
@@ -192,7 +197,7 @@ def lay_runs(
     start: NDArray[np.int64],
     tokens: NDArray[np.int64],
     decode: NDArray[np.bool_],
-    yields: NDArray[np.bool_],
+    yields: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """The geometry of steps, from the runs in them: what a run adds is affine in the step, so two running sums give it.
 
@@ -203,7 +208,7 @@ def lay_runs(
         start: tokens computed before it.
         tokens: tokens in each of its steps.
         decode: which are decode, and yield a token in every step.
-        yields: which of the others yield a token in their last step.
+        yields: how many of the last steps of each of the others yield a token.
 
     Returns:
         int64[steps, 8], in the order of `GEOMETRY` (ST-COST-001).
@@ -229,5 +234,7 @@ def lay_runs(
         add(columns[1], mask, pairs, tokens * tokens)
         add(columns[2], mask, start + tokens, tokens)
     add(3, decode, ones, 0)
-    np.add.at(made[:, 3], (last - 1)[~decode & yields], 1)
+    np.add.at(made[:, 3], (last - 1)[~decode & (yields > 0)], 1)
+    for run in np.flatnonzero(~decode & (yields > 1)).tolist():
+        made[last[run] - yields[run] : last[run] - 1, 3] += 1
     return made

@@ -140,19 +140,15 @@ class RecordedSteps:
     @cached_property
     def geometry(self) -> NDArray[np.int64]:
         """The geometry of the steps by their runs, int64[steps, 8] (ST-COST-001)."""
-        walk = self.walk
-        made = lay_runs(
+        return lay_runs(
             self.count,
             self.first,
             self.last,
             start=self.position,
             tokens=self.each,
             decode=self.decode,
-            yields=walk.yields > 0,
+            yields=self.walk.yields,
         )
-        for run in np.flatnonzero(walk.yields > 1).tolist():
-            made[self.last[run] - walk.yields[run] : self.last[run] - 1, 3] += 1
-        return made
 
     def covered(self, runs: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The steps that any of these runs is in."""

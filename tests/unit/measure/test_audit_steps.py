@@ -15,10 +15,11 @@ from semtrace.engine.log import Log
 from semtrace.engine.prepared import Prepared
 from semtrace.engine.scheduler import Entry, Scheduler
 from semtrace.engine.step import StepEngine
+from semtrace.engine.steplog_runs import _yield_loop, lay_runs
 from semtrace.errors import ReplayError
 from semtrace.graph.plan import dag
 from semtrace.measure.audit import audit
-from semtrace.measure.recorded_steps import RecordedSteps
+from semtrace.measure.recorded_steps import RecordedSteps, _walk
 from semtrace.measure.report import RULES
 from semtrace.measure.slots import Slots
 from semtrace.records.enums import Phase
@@ -237,6 +238,23 @@ def test_another_backend_is_judged_by_what_holds_for_all():
         "ST-AUD-062", "ST-AUD-063", "ST-AUD-065", "ST-AUD-066", "ST-AUD-068",
     }  # fmt: skip
     assert report.rule("ST-AUD-069").not_judged
+
+
+def test_a_run_may_go_on_over_a_preemption():
+    """ST-AUD-066 and ST-COST-043: 28 tokens in steps of 3, the last one alone; preempted then, and admitted again at once with all 28 found."""
+    slot, position, end, each = [0, 0, 0], [0, 27, 29], [27, 29, 33], [3, 1, 1]
+    made: list[Any] = [[0, 0, 0] for _ in range(4)]
+    _walk(slot, position, end, each, [False, False, True], [28], *made)
+    assert made == [[0, 0, 0], [0, 1, 0], [0, 2, 1], [0, 0, 0]]
+    out: Any = [0, 0, 0]
+    tokens = [one - two for one, two in zip(end, position, strict=True)]
+    _yield_loop(slot, position, tokens, each, [False, False, True], [28], [6], out)
+    assert out == [0, 2, 1]
+    arrays = (np.array(values, dtype=np.int64) for values in ([0, 9, 11], [9, 11, 15], position, each))
+    first, last, start, per_step = arrays
+    decode, yields = np.array([False, False, True]), np.array(out, dtype=np.int64)
+    geometry = lay_runs(15, first, last, start=start, tokens=per_step, decode=decode, yields=yields)
+    assert geometry[:, 3].tolist() == [0] * 9 + [1] * 6
 
 
 # Sound engines.
