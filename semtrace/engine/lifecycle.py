@@ -187,11 +187,20 @@ class Lifecycle:
         times = (self._transfers.next_ns(), self._mechanism.next_ns())
         return min((time for time in times if time is not None), default=None)
 
+    @property
+    def restless(self) -> bool:
+        """Whether it has something to do in every instant: loads for which there was no room are tried again (ST-LIF-033)."""
+        return self._mechanism.wants_loads
+
     # The policy's turn.
+
+    def at(self, now_ns: int) -> None:
+        """It is this instant, whether or not the policy has its turn in it."""
+        self._view.now_ns = self._mechanism.now_ns = now_ns
 
     def phase(self, now_ns: int) -> None:
         """What the policy does in this instant, if there is anything for it to do (ST-LIF-013 to ST-LIF-015)."""
-        self._view.now_ns = self._mechanism.now_ns = now_ns
+        self.at(now_ns)
         wants = self._policy.notices
         moved = self._moved()
         self._mechanism.lapse()

@@ -297,6 +297,11 @@ class Mechanism:
         self._want(call, None)
         self.return_borrowed(call)
 
+    @property
+    def wants_loads(self) -> bool:
+        """Whether there are loads that there was no room for."""
+        return any(self._wanted)
+
     def try_again(self) -> None:
         """Loads that there was no room for, in the order in which calls wait, as far as there is room for any (ST-LIF-033)."""
         for server, events in enumerate(self._wanted):

@@ -37,9 +37,16 @@ def engine(setup: Setup) -> Backend | Simulation:
             hint="name the model in the engine document",
         )
     policy = policy_of(prepared)
-    if setup.simulator == "fast" and policy is None and setup.detail <= {"steps", "step_runs"}:
-        return FastEngine(prepared, setup.copies, steps="steps" in setup.detail)
-    return StepEngine(prepared, Detail.of(setup.detail), policy)
+    detail = Detail.of(setup.detail)
+    if setup.simulator == "fast" and not detail.blocks and (policy is None or can_drive(policy[0], prepared)):
+        return FastEngine(prepared, setup.copies, detail, policy)
+    return StepEngine(prepared, detail, policy)
+
+
+def can_drive(policy: Policy, prepared: Prepared) -> bool:
+    """Whether the compiled engine can run a policy: not one that looks at pieces, to reuse them, nor where calls are refused."""
+    refused = prepared.document.oversized == "outcome" and bool(prepared.oversized.any())
+    return not policy.pieces and not refused
 
 
 def policy_of(prepared: Prepared) -> tuple[Policy, Facts] | None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semtrace.engine.fast import admission, loop, queue, runs, scheduler, simulate
+from semtrace.engine.fast import admission, commands, loop, queue, runs, scheduler, simulate
 from semtrace.engine.fast.layout import LAST
 from semtrace.engine.settings import EngineSettings, SchedulerSettings
 from support.engine_cases import (
@@ -226,7 +226,7 @@ def last_admitted(s: Any, server: int) -> int:
 MUTANTS: dict[str, tuple[Any, str, Callable[..., Any], tuple[int, ...]]] = {
     "a blocked head is looked at only when somebody ends": (runs, "before_watched", no_watch, (68, 195, 519)),
     "memory lasts for any run": (runs, "room", endless_room, (3, 9, 18)),
-    "an arrival does not cut a run": (loop, "close", never_cut, (0, 3, 6)),
+    "an arrival does not cut a run": (commands, "close", never_cut, (0, 3, 6)),
     "a preempted request waits last": (admission, "requeue", queue.enqueue, (42, 147, 285)),
     "by priority the last admitted loses its memory": (scheduler, "least", last_admitted, (3, 16, 58)),
 }

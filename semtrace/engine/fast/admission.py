@@ -13,12 +13,14 @@ from semtrace.engine.fast.layout import (
     BLOCKED,
     CACHED,
     CACHING,
+    CALL_ADMITTED,
     CHUNK,
     CHUNKED,
     COMPUTED,
     DECODE,
     DECODING,
     DETAIL,
+    DRIVEN,
     EVENT,
     FIRST,
     FOUND,
@@ -26,9 +28,11 @@ from semtrace.engine.fast.layout import (
     FREE,
     GEOMETRY0,
     HELD,
+    HELD_BACK,
     HOLDERS,
     IN_FLIGHT,
     INSTANCE,
+    IS_CRITICAL,
     IS_DECODING,
     KEY,
     KEYS,
@@ -47,10 +51,12 @@ from semtrace.engine.fast.layout import (
     PREEMPTED_AT,
     PREEMPTIONS,
     PREFILL,
+    PRESSED,
     PREVIOUS,
     PROMPT,
     REGISTERED,
     RESERVE,
+    RESERVED,
     ROW_COUNT,
     ROW_FIRST,
     ROW_PHASE,
@@ -73,6 +79,7 @@ from semtrace.engine.fast.layout import (
     WATERMARK,
     YIELDING_END,
 )
+from semtrace.engine.fast.news import note
 from semtrace.engine.fast.pool import register, release, share, take
 from semtrace.engine.fast.queue import dequeue, requeue
 
@@ -191,8 +198,9 @@ def admit(s: Numbers, b: Numbers, server: int, threshold: int, budget: int, now:
     passed = 0
     while budget > 0 and s[server + WAITING] > 0 and s[server + RUNNING] < s[MOST_REQUESTS]:
         event = s[server + WAITING_FIRST]
-        if s[event + IN_FLIGHT] > 0:
-            # Two in flight: it was preempted meanwhile, and must not go on without the token that may still come.
+        if s[event + IN_FLIGHT] > 0 or s[event + HELD_BACK]:
+            # Two in flight: it was preempted meanwhile, and must not go on without the token that may still come. Or a
+            # policy holds it back.
             dequeue(s, server)
             s[event + NEXT_WAITING] = passed
             passed = event
@@ -227,13 +235,18 @@ def admit(s: Numbers, b: Numbers, server: int, threshold: int, budget: int, now:
         needed = -(-held // size) - hits + idle
         if s[server + RUNNING] > 0:
             needed += s[WATERMARK]
+        if not s[event + IS_CRITICAL]:
+            needed += s[server + RESERVED]
         if needed > s[server + FREE]:
+            s[server + PRESSED] = 1
             s[server + BLOCKED] = s[RESERVE]
             s[server + WATCHED] = missing
             s[server + WATCHED_AT] = hits
             break
         dequeue(s, server)
         slot = begin(s, server, event)
+        if s[DRIVEN]:
+            note(s, event, CALL_ADMITTED)
         s[slot + TOKENS] = length
         s[slot + KEY] = key
         s[slot + FOUND_SALTED] = found
@@ -288,6 +301,7 @@ def end_running(s: Numbers, b: Numbers, server: int, slot: int) -> None:
 def preempt(s: Numbers, b: Numbers, server: int, slot: int) -> None:
     """A request loses its memory and waits again. No end of it is in the heap, nor is it in the wheel."""
     event = s[slot + EVENT]
+    s[server + PRESSED] = 1
     if s[DETAIL]:
         if s[slot + IS_DECODING]:
             log_decoded(s, slot, s[server + STEP])

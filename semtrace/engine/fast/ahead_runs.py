@@ -58,6 +58,7 @@ from semtrace.engine.fast.layout import (
     STEP,
     STEP_LISTS,
     TABLE,
+    TELL_PRESSURE,
     TIME,
     TOKENS,
     WAITING,
@@ -89,7 +90,7 @@ def longest_ahead(s: Numbers, b: Numbers, server: int) -> int:
     if running == 0 or running > s[MOST_TOKENS] or s[server + END] == NEVER:
         return 0
     full = running == s[MOST_TOKENS] or running == s[MOST_REQUESTS] or s[STATIC]
-    if s[server + WAITING] > 0 and not full and not s[server + BLOCKED]:
+    if s[server + WAITING] > 0 and not full and (not s[server + BLOCKED] or s[TELL_PRESSURE]):
         return 0
     if s[server + IN_STEP + ((s[server + STEP] - 1) & 1)] != running:
         return 0

@@ -50,6 +50,8 @@ class State:
         instance0: where the instances begin in `s`.
         operation: by event, its operation.
         on_backend: by operation, whether it runs on a server.
+        keys: the keys of all operations, one after the other; none without prefix caching.
+        salt: by instance, what is added to them.
         step_rows, run_rows: what the logs had when they were emptied.
     """
 
@@ -61,6 +63,8 @@ class State:
     instance0: int
     operation: Integers
     on_backend: NDArray[np.bool_]
+    keys: Integers
+    salt: Integers
     step_rows: list[Integers] = field(default_factory=list)
     run_rows: list[Integers] = field(default_factory=list)
 
@@ -87,8 +91,9 @@ def build(
     program: Program,
     *,
     detail: bool,
+    driven: bool = False,
 ) -> State:
-    """Lay out a run that has not begun.
+    """Lay out a run that has not begun; `driven` if there is a lifecycle policy.
 
     Raises:
         UsageError: there are too many blocks, or keys of blocks, for 32-bit numbers.
@@ -123,6 +128,7 @@ def build(
         )
     tables = blocks.add(servers * slots * widest)
     key0 = blocks.add(len(keys))
+    list0 = blocks.add(2 * max(settings.blocks, int(np.diff(work.key_start).max(initial=0))) if driven else 0)
     b = np.zeros(blocks.end, dtype=np.uint32)
     b[key0 : key0 + len(keys)] = keys
 
@@ -150,14 +156,15 @@ def build(
     timers0 = regions.add((events + instances + 1) * at.ENTRY_SIZE)
     instant0 = regions.add(2 * events + instances + 1)
     submitted0 = regions.add(events * at.ENTRY_SIZE)
+    news0 = regions.add(3 * events + 1 if driven else 0)
     session_of, session_count = _sessions(trace, starts)
     own_sessions = session_count[copies.task]
     session0 = regions.add(int(own_sessions.sum()))
     ints0 = regions.add(len(cost.ints))
     geometry0 = regions.add(8)
     longest = _LONGEST_RUN if detail else at.NEVER
-    step_room = servers * (_LONGEST_RUN + 1) * at.STEP_ROW if detail else 0
-    run_room = 6 * servers * slots * at.RUN_ROW if detail else 0
+    step_room = servers * (_LONGEST_RUN + 8) * at.STEP_ROW if detail else 0
+    run_room = 12 * servers * slots * at.RUN_ROW if detail else 0
     step_log0 = regions.add(step_room + (_LOG_ROWS * at.STEP_ROW if detail else 0))
     run_log0 = regions.add(run_room + (_LOG_ROWS * at.RUN_ROW if detail else 0))
     s = np.zeros(regions.end, dtype=np.int64)
@@ -198,6 +205,11 @@ def build(
         at.INTS0: ints0,
         at.INTS_END: ints0 + len(cost.ints),
         at.GEOMETRY0: geometry0,
+        at.DRIVEN: driven,
+        at.ALARM: at.NEVER,
+        at.NEWS0: news0,
+        at.NEWS_AT: news0,
+        at.LIST0: list0,
         at.STEP_LOG0: step_log0,
         at.STEP_LOG_AT: step_log0,
         at.STEP_LOG_END: run_log0,
@@ -300,7 +312,16 @@ def build(
     fields[:, :, at.FREE_NEXT] = offset + np.roll(record, -1) * at.BLOCK_RECORD
     fields[:, :, at.FREE_PREVIOUS] = offset + np.roll(record, 1) * at.BLOCK_RECORD
     return State(
-        s, b, np.array(cost.floats, dtype=np.float64), events, instances, instance0, operation, backend
+        s,
+        b,
+        np.array(cost.floats, dtype=np.float64),
+        events,
+        instances,
+        instance0,
+        operation,
+        backend,
+        keys,
+        salt,
     )
 
 

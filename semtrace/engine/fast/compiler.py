@@ -18,9 +18,11 @@ from semtrace.engine.fast import (
     admission,
     ahead_runs,
     asynchronous,
+    commands,
     heap,
     layout,
     loop,
+    news,
     pool,
     queue,
     release,
@@ -32,7 +34,9 @@ from semtrace.engine.fast import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MODULES = (heap, pool, queue, release, wheel, runs, admission, scheduler, ahead_runs, asynchronous, loop)
+_MODULES = (
+    heap, news, pool, queue, release, wheel, runs, admission, scheduler, ahead_runs, asynchronous, commands, loop,
+)  # fmt: skip
 _ARRAYS = {
     "s": "int64[::1]",
     "b": "uint32[::1]",

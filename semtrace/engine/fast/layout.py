@@ -21,6 +21,12 @@ FINISHED: Final = 0
 LOGS_FULL: Final = 1
 PROGRESS: Final = 2
 OVERFLOW: Final = 3
+# The same with a lifecycle policy: it has its turn; requests were admitted; a server can start nothing although requests wait;
+# a command was obeyed.
+POLICY: Final = 4
+ADMITTED: Final = 5
+STUCK: Final = 6
+OBEYED: Final = 7
 
 # The head of `s`: settings, where regions begin, counters.
 NOW: Final = 1
@@ -81,7 +87,24 @@ BY_SERVICE: Final = 56
 TWINS: Final = 57
 ASYNCHRONOUS: Final = 58
 SLOTS: Final = 59
-HEAD_SIZE: Final = 64
+# With a lifecycle policy: when it is next to have its turn if nothing else happens, what it was not told yet, whether it must
+# have its turn in every instant, and whether it wants to be told of pressure.
+DRIVEN: Final = 60
+ALARM: Final = 61
+NEWS0: Final = 62
+NEWS_AT: Final = 63
+EVERY_INSTANT: Final = 64
+TELL_PRESSURE: Final = 65
+# The server that is started next in this instant; 0 between instants.
+STARTING: Final = 66
+# A command: what, for which server, how many numbers are listed in `b`, a flag; and the answer.
+COMMAND: Final = 67
+SUBJECT: Final = 68
+LISTED: Final = 69
+FLAG: Final = 70
+ANSWER_COUNT: Final = 71
+LIST0: Final = 72
+HEAD_SIZE: Final = 80
 
 # An event: an operation of an instance.
 READY: Final = 0
@@ -106,7 +129,9 @@ RANK: Final = 18
 REFUSED: Final = 19
 SLOT: Final = 20
 IN_FLIGHT: Final = 21
-EVENT_SIZE: Final = 22
+HELD_BACK: Final = 22
+IS_CRITICAL: Final = 23
+EVENT_SIZE: Final = 24
 
 # An operation. Edges out of it, by trigger: start, first token, finish; each list ends where the next begins.
 ON_BACKEND: Final = 0
@@ -156,6 +181,24 @@ IS_END: Final = 0
 IS_ARRIVAL: Final = 1
 IS_RELEASE: Final = 2
 
+# What a policy's driver is told, in the lowest three bits; above them, the event.
+CALL_SUBMITTED: Final = 0
+CALL_ADMITTED: Final = 1
+CALL_ENDED: Final = 2
+TOOL_STARTED: Final = 3
+TOOL_ENDED: Final = 4
+
+# Commands of the driver.
+CUT: Final = 1
+FIND: Final = 2
+COUNT_IDLE: Final = 3
+SHARE: Final = 4
+TAKE: Final = 5
+REGISTER: Final = 6
+LET_GO: Final = 7
+DEMOTE: Final = 8
+COUNT_COMPUTED: Final = 9
+
 # A server. `STEPS` counts the steps scheduled, that in flight included; a decoding request has computed BASE + STEPS.
 NULL_BLOCK: Final = 0
 FREE: Final = 1
@@ -191,7 +234,9 @@ IN_STEP: Final = 28
 STEP_LISTS: Final = 30
 PLANNED: Final = 31
 WATCHED_AT: Final = 32
-SERVER_SIZE: Final = 34
+RESERVED: Final = 33
+PRESSED: Final = 34
+SERVER_SIZE: Final = 36
 
 # A slot: what a running request is while it runs.
 EVENT: Final = 0

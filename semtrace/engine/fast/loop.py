@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from semtrace.engine.fast.ahead_runs import close_ahead
 from semtrace.engine.fast.asynchronous import end_oldest, start_ahead
+from semtrace.engine.fast.commands import cut, obey
 from semtrace.engine.fast.heap import pop
 from semtrace.engine.fast.layout import (
+    ADMITTED,
+    ALARM,
     ARRIVAL,
     ARRIVALS_AT,
     ARRIVALS_END,
@@ -17,9 +19,13 @@ from semtrace.engine.fast.layout import (
     BLOCKED,
     BY_SERVICE,
     CACHING,
+    CALL_SUBMITTED,
+    COMMAND,
     DECODING,
     DONE,
+    DRIVEN,
     END,
+    EVERY_INSTANT,
     FINISHED,
     FOUND,
     INSTANCE,
@@ -29,14 +35,18 @@ from semtrace.engine.fast.layout import (
     MOST_REQUESTS,
     MOST_TOKENS,
     NEVER,
+    NEWS0,
+    NEWS_AT,
     NEXT_END,
     NEXT_SERVER,
     NOW,
+    OBEYED,
     OPERATION,
     OUTPUTS,
     OVERFLOW,
     OVERFLOWED,
     PAUSE_AT,
+    POLICY,
     PREFIX_AWARE,
     PRIORITY,
     PROGRESS,
@@ -57,10 +67,12 @@ from semtrace.engine.fast.layout import (
     SESSION,
     SESSIONS,
     STALLED,
+    STARTING,
     STATIC,
     STEP_LOG_AT,
     STEP_LOG_END,
     STEP_ROOM,
+    STUCK,
     SUBMISSIONS,
     SUBMITTED0,
     TIMERS,
@@ -68,9 +80,9 @@ from semtrace.engine.fast.layout import (
     WAITING,
     WAITING_FIRST,
 )
+from semtrace.engine.fast.news import is_due, is_pressed, note
 from semtrace.engine.fast.queue import enqueue
 from semtrace.engine.fast.release import settle
-from semtrace.engine.fast.runs import close
 from semtrace.engine.fast.scheduler import end_step, start
 
 if TYPE_CHECKING:
@@ -104,14 +116,6 @@ def prefix(s: Numbers, b: Numbers, server: int, event: int) -> int:
     return hits
 
 
-def cut(s: Numbers, b: Numbers, f: Any, server: int) -> None:
-    """End a server's run with what it has begun by now."""
-    if s[ASYNCHRONOUS]:
-        close_ahead(s, b, f, server, s[NOW])
-    else:
-        close(s, b, f, server, s[NOW])
-
-
 def next_server(s: Numbers) -> int:
     """The servers one after the other."""
     server = s[NEXT_SERVER]
@@ -132,7 +136,7 @@ def choose(s: Numbers, b: Numbers, f: Any, event: int) -> int:
         longest = -1
         for server in range(first, last, SERVER_SIZE):
             if s[server + RUN] > 0:
-                cut(s, b, f, server)
+                cut(s, b, f, server, s[NOW])
             hits = prefix(s, b, server, event)
             if hits > longest or (hits == longest and load(s, server) < load(s, best)):
                 best = server
@@ -158,54 +162,92 @@ def route(s: Numbers, b: Numbers, f: Any) -> None:
         full = s[STATIC] or s[server + DECODING] == s[MOST_REQUESTS] or s[server + DECODING] == s[MOST_TOKENS]
         head = s[server + WAITING_FIRST] if s[server + WAITING] > 0 else 0
         enqueue(s, server, event)
+        if s[DRIVEN]:
+            note(s, event, CALL_SUBMITTED)
         if s[server + WAITING_FIRST] != head:
             s[server + BLOCKED] = 0
             if s[server + RUN] > 0 and not full:
-                cut(s, b, f, server)
+                cut(s, b, f, server, s[NOW])
+
+
+def next_instant(s: Numbers) -> int:
+    """When something happens next, `NEVER` if nothing will."""
+    now = s[ALARM] if s[DRIVEN] else NEVER
+    for server in range(s[SERVER0], s[SERVERS_END], SERVER_SIZE):
+        now = min(now, s[server + END])
+    if s[ARRIVALS_AT] < s[ARRIVALS_END]:
+        now = min(now, s[s[s[ARRIVALS_AT]] + ARRIVAL])
+    if s[TIMERS] > 0:
+        now = min(now, s[s[TIMERS0]])
+    return now
+
+
+def start_server(s: Numbers, b: Numbers, f: Any, server: int) -> int:
+    """Let a server start what it can; 0, or what is to be done outside before it goes on with this server."""
+    if load(s, server) == 0:
+        return 0
+    again = (
+        s[server + NEXT_END] == NEVER and not s[server + STALLED]
+        if s[ASYNCHRONOUS]
+        else s[server + END] == NEVER
+    )
+    while again:
+        again = start_ahead(s, b, f, server) if s[ASYNCHRONOUS] else start(s, b, f, server)
+        if s[NEWS_AT] > s[NEWS0]:
+            return ADMITTED
+    if s[DRIVEN] and s[server + END] == NEVER and s[server + WAITING] > 0:
+        return STUCK
+    return 0
 
 
 def run(s: Numbers, b: Numbers, f: Any) -> int:
     """Go on until the replay has ended, or something is to be done outside; called again, it goes on from there.
 
+    With a command (`COMMAND`), obey that only.
+
     Returns:
         `FINISHED`; `LOGS_FULL`: a log must be emptied; `PROGRESS`: `PAUSE_AT` events are done; `OVERFLOW`: a time is too
-        large.
+        large; `POLICY`, `ADMITTED`, `STUCK`: the policy's driver has its turn; `OBEYED`.
     """
+    if s[COMMAND]:
+        obey(s, b, f)
+        return OBEYED
     first = s[SERVER0]
     last = s[SERVERS_END]
     while True:
-        if s[STEP_LOG_AT] + s[STEP_ROOM] > s[STEP_LOG_END] or s[RUN_LOG_AT] + s[RUN_ROOM] > s[RUN_LOG_END]:
-            return LOGS_FULL
-        if s[OVERFLOWED]:
-            return OVERFLOW
-        if s[DONE] >= s[PAUSE_AT]:
-            return PROGRESS
-        now = NEVER
-        for server in range(first, last, SERVER_SIZE):
-            now = min(now, s[server + END])
-        if s[ARRIVALS_AT] < s[ARRIVALS_END]:
-            now = min(now, s[s[s[ARRIVALS_AT]] + ARRIVAL])
-        if s[TIMERS] > 0:
-            now = min(now, s[s[TIMERS0]])
-        if now == NEVER:
-            return FINISHED
-        s[NOW] = now
-        for server in range(first, last, SERVER_SIZE):
-            if s[server + END] == now:
-                if s[ASYNCHRONOUS]:
-                    end_oldest(s, b, f, server)
-                else:
-                    end_step(s, b, f, server)
-        settle(s)
-        if s[SUBMISSIONS] > 0:
-            route(s, b, f)
-        for server in range(first, last, SERVER_SIZE):
-            if load(s, server) == 0:
-                continue
-            if s[ASYNCHRONOUS]:
-                if s[server + NEXT_END] == NEVER and not s[server + STALLED]:
-                    while start_ahead(s, b, f, server):
-                        pass
-            elif s[server + END] == NEVER:
-                while start(s, b, f, server):
-                    pass
+        if s[STARTING] == 0:
+            if (
+                s[STEP_LOG_AT] + s[STEP_ROOM] > s[STEP_LOG_END]
+                or s[RUN_LOG_AT] + s[RUN_ROOM] > s[RUN_LOG_END]
+            ):
+                return LOGS_FULL
+            if s[OVERFLOWED]:
+                return OVERFLOW
+            if s[DONE] >= s[PAUSE_AT]:
+                return PROGRESS
+            now = next_instant(s)
+            if now == NEVER:
+                return FINISHED
+            s[NOW] = now
+            for server in range(first, last, SERVER_SIZE):
+                if s[server + END] == now:
+                    if s[ASYNCHRONOUS]:
+                        end_oldest(s, b, f, server)
+                    else:
+                        end_step(s, b, f, server)
+            settle(s)
+            if s[SUBMISSIONS] > 0:
+                route(s, b, f)
+            s[STARTING] = first
+            if s[DRIVEN] and is_due(s):
+                return POLICY
+        while s[STARTING] < last:
+            code = start_server(s, b, f, s[STARTING])
+            if code != 0:
+                return code
+            s[STARTING] += SERVER_SIZE
+        s[STARTING] = 0
+        if s[DRIVEN] and (s[EVERY_INSTANT] or is_pressed(s)):
+            for server in range(first, last, SERVER_SIZE):
+                if s[server + RUN] > 0:
+                    cut(s, b, f, server, s[NOW] + 1)

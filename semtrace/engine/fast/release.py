@@ -16,10 +16,12 @@ from semtrace.engine.fast.layout import (
     ARRIVALS_AT,
     ARRIVALS_END,
     ATTAINED,
+    CALL_ENDED,
     COUNTERS,
     DELAY,
     DISTANCE,
     DONE,
+    DRIVEN,
     DURATION,
     EDGE_SIZE,
     ENDED,
@@ -62,9 +64,12 @@ from semtrace.engine.fast.layout import (
     TIMERS,
     TIMERS0,
     TOO_LARGE,
+    TOOL_ENDED,
+    TOOL_STARTED,
     UNSENT_AT,
     UNSENT_END,
 )
+from semtrace.engine.fast.news import note
 
 if TYPE_CHECKING:
     from semtrace.engine.fast.numbers import Numbers
@@ -146,6 +151,8 @@ def release_event(s: Numbers, event: int) -> None:
         push(s, s[SUBMITTED0], s[SUBMISSIONS], event, 0)
         s[SUBMISSIONS] += 1
     else:
+        if s[DRIVEN]:
+            note(s, event, TOOL_STARTED)
         due(s, later(s, s[NOW], s[operation + DURATION]), event * 4 + IS_END)
     fire(s, event, ON_START)
 
@@ -155,6 +162,8 @@ def end_event(s: Numbers, event: int) -> None:
     operation = s[event + OPERATION]
     instance = s[event + INSTANCE]
     s[event + ENDED] = s[NOW]
+    if s[DRIVEN]:
+        note(s, event, CALL_ENDED if s[operation + ON_BACKEND] else TOOL_ENDED)
     if s[event + SCHEDULED] >= 0:
         s[instance + ATTAINED] += s[NOW] - s[event + SCHEDULED] - s[event + PREEMPTED]
     if s[event + FIRST_TOKEN] < 0:

@@ -42,6 +42,7 @@ from semtrace.engine.fast.layout import (
     STEP_LOG_AT,
     STEP_ROW,
     STEPS,
+    TELL_PRESSURE,
     TIME,
     WAITING,
     WATCHED,
@@ -61,7 +62,7 @@ def is_steady(s: Numbers, server: int) -> bool:
     return bool(
         s[server + WAITING] == 0
         or s[STATIC]
-        or s[server + BLOCKED]
+        or (s[server + BLOCKED] and not s[TELL_PRESSURE])
         or decoding == s[MOST_TOKENS]
         or decoding == s[MOST_REQUESTS]
     )

@@ -10,6 +10,7 @@ import numpy as np
 from semtrace.engine.fast import layout as at
 from semtrace.engine.fast import loop
 from semtrace.engine.fast.build import build
+from semtrace.engine.fast.driven import Driver
 from semtrace.engine.log import RUN_COLUMNS, STEP_COLUMNS
 from semtrace.errors import ReplayError
 from semtrace.records.enums import EventOutcome, OperationStatus
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from semtrace.engine.cost import Cost
     from semtrace.engine.fast.build import State
+    from semtrace.engine.fast.driven import Driving
     from semtrace.engine.settings import EngineSettings
     from semtrace.engine.work import Work
     from semtrace.graph.resolve import Constraints
@@ -106,6 +108,7 @@ def simulate(
     detail: bool = False,
     progress: Callable[[int, int], None] | None = None,
     compiled: bool | None = None,
+    driving: Driving | None = None,
 ) -> Result:
     """Replay a trace on simulated servers.
 
@@ -121,22 +124,31 @@ def simulate(
         progress: called with (events done, events in all) now and then.
         compiled: whether to use numba; if left out, where it is installed and worth it. It makes no difference to the
             result.
+        driving: a lifecycle policy; None if the scheduler alone decides.
 
     Raises:
-        ReplayError: a time does not fit into 63 bits (ST-REL-001).
+        ReplayError: a time does not fit into 63 bits (ST-REL-001); the policy is wrong.
+        ReuseError: the policy lets a call reuse tokens.
         UsageError: the run is too large for the engine's 32-bit block numbers.
     """
-    state = build(trace, constraints, copies, work, settings, cost, program, detail=detail)
+    state = build(
+        trace, constraints, copies, work, settings, cost, program, detail=detail, driven=driving is not None
+    )
     if compiled is None:
         compiled = (
             state.events >= WORTH_COMPILING or int(work.output_tokens[state.operation].sum()) >= WORTH_TOKENS
         )
-    return finish(state, execute(state, progress=progress, compiled=compiled), trace)
+    done, driver = execute(state, progress=progress, compiled=compiled, driving=driving)
+    return finish(state, done, trace, driver)
 
 
 def execute(
-    state: State, *, progress: Callable[[int, int], None] | None = None, compiled: bool | None = None
-) -> State:
+    state: State,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    compiled: bool | None = None,
+    driving: Driving | None = None,
+) -> tuple[State, Driver | None]:
     """Run a state to its end, emptying its logs on the way: the part that takes the time."""
     kernel: Callable[[Any, Any, Any], int] | None = None
     if compiled or (compiled is None and state.events >= WORTH_COMPILING):
@@ -150,10 +162,14 @@ def execute(
         kernel = loop.run
         if len(s) + len(b) <= LISTED:  # lists index faster
             s, b, f = s.tolist(), b.tolist(), f.tolist()
+    driver = None if driving is None else Driver(driving, state, kernel, s, b, f)
     every = max(state.events // 100, 1)
     s[at.PAUSE_AT] = every if progress is not None else at.NEVER
     while True:
         code = kernel(s, b, f)
+        if driver is not None and code in (at.POLICY, at.ADMITTED, at.STUCK):
+            driver.act(code)
+            continue
         _empty(state, s)
         if code == at.OVERFLOW:
             raise ReplayError(
@@ -168,7 +184,7 @@ def execute(
         if code == at.FINISHED:
             break
     state.s = np.asarray(s, dtype=np.int64)
-    return state
+    return state, driver
 
 
 def _empty(state: State, s: Any) -> None:
@@ -182,7 +198,7 @@ def _empty(state: State, s: Any) -> None:
             s[end] = s[begin]
 
 
-def finish(state: State, done: State, trace: Trace) -> Result:
+def finish(state: State, done: State, trace: Trace, driver: Driver | None = None) -> Result:
     """The columns of an execution of a state that has run."""
     s, count = done.s, state.events
     first = int(s[at.EVENT0])
@@ -211,6 +227,9 @@ def finish(state: State, done: State, trace: Trace) -> Result:
     columns["attempts"] = np.where(ended & backend, 1, at.NONE)
     for name in ("loaded_tokens", "reused_tokens"):
         columns[name] = np.full(count, at.NONE, dtype=np.int64)
+    if driver is not None:
+        columns["loaded_tokens"], columns["reused_tokens"] = driver.loaded, driver.reused
+        columns["cached_tokens"] -= np.where(told, driver.loaded, 0)
     outcomes = np.zeros(max(OperationStatus) + 1, dtype=np.int64)
     for status, outcome in _OUTCOME.items():
         outcomes[status] = outcome
