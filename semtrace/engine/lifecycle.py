@@ -339,15 +339,7 @@ class Lifecycle:
         events = state.waiting()
         waiting = [mechanism.waiting[event] for event in events if event in mechanism.waiting]
         if any(not state.passed_over(event) for event in events):
-            pinned = [
-                held
-                for held in self._contexts.pinned.values()
-                if held.pin is not None and held.pin.server == server
-            ]
-            if pinned:
-                least = min(pinned, key=lambda held: (held.last_used_ns, held.id))
-                self._force(least.event, {"context": least.id, "server": server}, choice_text([Release()]))
-                mechanism.drop_pin(least, "forced")
+            if self.unpin_least(server):
                 return True
             if state.reserved:
                 inputs = {"reserved": state.reserved, "server": server}
@@ -367,6 +359,20 @@ class Lifecycle:
                 mechanism.put(call, put_off=False)
                 return True
         return False
+
+    def unpin_least(self, server: int) -> bool:
+        """Release the pin of the least recently used context of a server: whether there is one (ST-LIF-023)."""
+        pinned = [
+            held
+            for held in self._contexts.pinned.values()
+            if held.pin is not None and held.pin.server == server
+        ]
+        if not pinned:
+            return False
+        least = min(pinned, key=lambda held: (held.last_used_ns, held.id))
+        self._force(least.event, {"context": least.id, "server": server}, choice_text([Release()]))
+        self._mechanism.drop_pin(least, "forced")
+        return True
 
     def _force(self, event: int | None, inputs: Mapping[str, object], choice: str) -> None:
         self._log.decision(self._view.now_ns, ENGINE, event, canonical_json(dict(inputs)).decode(), choice)

@@ -438,3 +438,25 @@ def test_calls_that_are_refused_end_a_pin():
     ran = play(operations, {"CallEnded 0": [["Keep", {}]]}, oversized="outcome")
     assert ran.event("b")["outcome"] == EventOutcome.REFUSED
     assert [118, 1, 2, "refused"] in blocks(ran, BlockAction.FREE)
+
+
+def test_a_request_alone_is_not_preempted_for_ever_by_what_a_pin_holds():
+    """ST-LIF-023: 8 blocks, of which the pin holds 5, admit the first part of a prompt of 6 blocks and no more."""
+    operations = [
+        call("kept", 20, session="a"),
+        {"name": "tool", "duration_ns": 1000, "session": "a", "after": ["kept"]},
+        call("long", 24, session="b", after=["kept"]),
+        call("again", 20, session="a", after=["tool"]),
+    ]
+    scheduler = {"max_num_batched_tokens": 4, "reserve_full_isl": False}
+    ran = run_engine(
+        operations,
+        {
+            "blocks": 9, "block_size": 4, "cost": [10, 0, 1, 1, 0], "scheduler": scheduler,
+            "policy": {"name": "keep"},
+        },
+    )  # fmt: skip
+    outcome = ran.execution.events.ints("outcome").tolist()
+    assert outcome == [EventOutcome.OK] * len(operations)
+    forced = [row for row in ran.rows("decisions") if row["policy"] == "engine"]
+    assert [row["choice"] for row in forced] == ["release()"]
