@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from semtrace.engine.fast import commands, loop
+from semtrace.engine.fast import build, commands, loop
 from semtrace.engine.fast.backend import FastEngine
 from semtrace.engine.fast.driven import Driving
 from semtrace.engine.fast.layout import NOW
@@ -224,6 +224,14 @@ def test_whatever_a_policy_does(policy: type[Policy]):
     with installed(policy):
         for seed in range(20):
             assert difference(*both(seed, policy.name, {})) is None, seed
+
+
+def test_logs_that_are_emptied_often_lose_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(build, "_LOG_ROWS", 1)
+    monkeypatch.setattr(build, "_LONGEST_RUN", 3)
+    with installed(Unpressed):
+        for seed in range(8):
+            assert difference(*both(seed, "unpressed", {})) is None, seed
 
 
 def test_compiled_and_plain_give_the_same():
