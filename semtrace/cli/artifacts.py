@@ -89,7 +89,7 @@ def get(
 ) -> None:
     """Write content, after a check of its digest."""
     from semtrace.store.artifact_store import ArtifactStore
-    from semtrace.store.container import replacing
+    from semtrace.store.container import check_output, replacing
 
     wanted = re.fullmatch(r"(?:blake3:)?([0-9a-f]{64})", digest)
     if wanted is None:
@@ -100,6 +100,8 @@ def get(
         )
     if json_output and output is None:
         raise UsageError("--json needs --output: content goes to standard output", code="store.output")
+    if output is not None:
+        check_output(output, overwrite=force, inputs=[store])
     content = ArtifactStore(store).get(bytes.fromhex(wanted[1]))
     if content is None:
         raise IntegrityError(
@@ -244,12 +246,13 @@ def _rewrite(
 
 
 def _opened(
-    store: Path, output: Path, *, force: bool, create: bool, durable: bool = False
+    store: Path, trace: Path, output: Path, *, force: bool, create: bool, durable: bool = False
 ) -> "ArtifactStore":
+    """The store, once it is sure that the output replaces neither it, nor what is in it, nor the trace."""
     from semtrace.store.artifact_store import ArtifactStore
     from semtrace.store.container import check_output
 
-    check_output(output, overwrite=force)
+    check_output(output, overwrite=force, inputs=[trace, store])
     return ArtifactStore(store, create=create, durable=durable)
 
 
@@ -269,7 +272,7 @@ def externalize_command(
     from semtrace.store.external import externalize
 
     open_bundle(trace)  # a store is not made for what is no bundle
-    kept = _opened(store, output, force=force, create=True, durable=durable)
+    kept = _opened(store, trace, output, force=force, create=True, durable=durable)
     _rewrite(
         trace,
         output,
@@ -294,7 +297,7 @@ def embed_command(
     """Write a bundle with the content that it keeps in a store in it; its digests stay the same."""
     from semtrace.store.external import embed
 
-    kept = _opened(store, output, force=force, create=False)
+    kept = _opened(store, trace, output, force=force, create=False)
     _rewrite(
         trace,
         output,

@@ -93,6 +93,7 @@ def replay(
 
     The trace is checked first; a trace with findings is not replayed.
     """
+    from semtrace.engine.catalog import SUFFIXES
     from semtrace.graph.plan import Plan, dag
     from semtrace.measure.setup import setup
     from semtrace.replay.run import replay as run
@@ -100,9 +101,9 @@ def replay(
     from semtrace.store.container import check_output
     from semtrace.store.digests import execution_digest, show, work_digest
 
-    check_output(
-        output, overwrite=force, inputs=[path for path in (trace, plan, scenario) if path is not None]
-    )
+    document = Path(engine) if engine is not None and engine.endswith(SUFFIXES) else None
+    read = [path for path in (trace, plan, scenario, document) if path is not None]
+    check_output(output, overwrite=force, inputs=read)
     bundle = open_trace(trace)
     chosen = _scenario(scenario, arrivals, copies, backend, engine, settings or [], bundle.trace)
     made = Plan.read(plan) if plan is not None else dag(show(work_digest(bundle.trace)))

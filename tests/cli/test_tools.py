@@ -249,6 +249,35 @@ def test_damage_in_a_store(folder):
     assert not (folder / "back").exists()
 
 
+def _contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_neither_a_store_nor_a_bundle_is_replaced_by_what_is_made_of_it(folder):
+    store, lean, crew_file = (folder / name for name in ("store", "lean", "crew"))
+    assert run("artifacts", "externalize", crew_file, "--store", store, "-o", lean).code == 0
+    held = min(store.rglob("*.zst"))
+    digest = held.parent.name + held.stem
+    before = _contents(folder)
+    inside = store / "semtrace-store.json"
+    assert inside in before
+    for words in (
+        ["externalize", crew_file, "--store", store, "-o", crew_file],
+        ["externalize", crew_file, "--store", folder / "new", "-o", folder / "new"],
+        ["externalize", crew_file, "--store", store, "-o", held],
+        ["embed", lean, "--store", store, "-o", lean],
+        ["embed", lean, "--store", store, "-o", inside],
+        ["embed", lean, "--store", store, "-o", store / "new"],
+        ["get", store, digest, "-o", inside],
+        ["get", store, digest, "-o", held],
+        ["get", store, digest, "-o", store / "new"],
+    ):
+        ran = run("artifacts", *words, "--force")
+        assert (ran.code, "would replace or lie in what is read" in ran.err) == (2, True), (words, ran)
+        assert _contents(folder) == before, words
+    assert not (folder / "new").exists()
+
+
 # -- wrong input ------------------------------------------------------------------------------------------------
 
 COMMANDS = {

@@ -167,6 +167,15 @@ def test_existing_outputs_are_kept_without_force(trace_file, tmp_path):
     assert out.read_bytes() != before
 
 
+def test_an_engine_document_is_never_replaced_by_what_it_gives(trace_file, tmp_path):
+    engine = tmp_path / "mine.yaml"
+    engine.write_text(run("engines", "qwen3-8b-a100").out, "utf-8")
+    before = engine.read_bytes()
+    ran = run("replay", trace_file, "--engine", engine, "-o", engine, "--force")
+    assert (ran.code, "would replace or lie in what is read" in ran.err) == (2, True), ran
+    assert engine.read_bytes() == before
+
+
 def test_no_command_lacks_a_test():
     help_text = run("--help").out
     for name in (*COMMANDS, "import"):
