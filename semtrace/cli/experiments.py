@@ -47,6 +47,7 @@ def experiment(
 
     from semtrace.experiments.base import Lab
     from semtrace.experiments.catalog import EXPERIMENTS, find_experiment
+    from semtrace.store.container import check_output
 
     if list_all or name is None:
         if name is not None:
@@ -55,12 +56,12 @@ def experiment(
         emit({"experiments": listed}, as_json=json_output, text=lambda: _list(listed))
         return ExitCode.OK
     chosen = find_experiment(name)
-    if output is not None and output.exists() and not force:
-        raise UsageError(f"{output}: exists already", code="output.exists", hint="--force replaces it")
+    if output is not None:
+        check_output(output, overwrite=force)
     lab = Lab(tuple(range(seeds or (1 if quick else chosen.blocks))), quick, workers)
     result = chosen.run(lab)
     if output is not None:
-        _write(result, output)
+        _write(result, output, overwrite=force)
     value = {
         "name": chosen.name,
         "title": chosen.title,
@@ -80,14 +81,14 @@ def experiment(
     return ExitCode.OK
 
 
-def _write(result: "Result", output: Path) -> None:
+def _write(result: "Result", output: Path, *, overwrite: bool) -> None:
     import pyarrow.parquet as pq
 
+    from semtrace.store.container import replacing
     from semtrace.sweep.columns import table_of
 
-    beside = output.with_name(f".{output.name}.part")
-    pq.write_table(table_of(result.rows), beside, compression="zstd")
-    beside.replace(output)
+    with replacing(output, overwrite=overwrite) as beside:
+        pq.write_table(table_of(result.rows), beside, compression="zstd")
 
 
 def _list(listed: list[dict[str, Any]]) -> "list[RenderableType]":

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semtrace.cli.common import ForceOption, JsonOption, TraceArgument, command, emit, milliseconds, progress
+from semtrace.cli.common import (
+    ForceOption,
+    JsonOption,
+    TraceArgument,
+    command,
+    emit,
+    milliseconds,
+    open_trace,
+    progress,
+)
 from semtrace.cli.numbers import LARGEST
 from semtrace.errors import ExitCode, UsageError
 
@@ -46,18 +55,19 @@ def sweep(
 
     Exit code 1: some points were refused; their rows say why.
     """
+    from semtrace.store.container import check_output
     from semtrace.sweep.document import SweepDocument
-    from semtrace.sweep.run import PARTS
+    from semtrace.sweep.parts import PARTS
     from semtrace.sweep.run import sweep as run
 
-    if output.exists() and not force:
-        raise UsageError(f"{output}: exists already", code="output.exists", hint="--force replaces it")
+    check_output(output, overwrite=force, inputs=[trace, document])
     if output.suffix != ".parquet":
         raise UsageError(
             f"{output}: what is written is Parquet, and its name must end in .parquet", code="sweep.output"
         )
     anew = resume and not output.with_name(output.name + PARTS).exists()
     read = SweepDocument.read(document)
+    open_trace(trace)
     with progress("sweeping", quiet=json_output) as update:
         table = run(
             read,
@@ -67,6 +77,7 @@ def sweep(
             workers=workers,
             ray=ray,
             resume=resume,
+            overwrite=force,
             progress=update,
         )
     refused = table.num_rows - table["error"].null_count
@@ -154,16 +165,21 @@ def compare_policies(
 
     Exit code 1: some runs were refused.
     """
+    import shutil
     import tempfile
 
     from semtrace.cli.runs import arrivals_of, setting_of
     from semtrace.engine.document import read_engine
+    from semtrace.store.container import check_output, replacing
     from semtrace.sweep.document import SweepDocument
     from semtrace.sweep.policies import policy_sweep, rows_of
     from semtrace.sweep.run import sweep as run
 
-    if output is not None and output.exists() and not force:
-        raise UsageError(f"{output}: exists already", code="output.exists", hint="--force replaces it")
+    if output is not None:
+        check_output(
+            output, overwrite=force, inputs=[trace, *([Path(engine)] if Path(engine).exists() else [])]
+        )
+    open_trace(trace)
     changes = dict(setting_of(setting) for setting in settings or [])
     base = SweepDocument.parse(
         {
@@ -177,8 +193,11 @@ def compare_policies(
     names = [name.strip() for name in policies.split(",") if name.strip()]
     document = policy_sweep(base, names, baseline)
     with tempfile.TemporaryDirectory() as folder, progress("comparing", quiet=json_output) as update:
-        kept = output if output is not None else Path(folder) / "runs.parquet"
+        kept = Path(folder) / "runs.parquet"
         table = run(document, trace, kept, workers=workers, progress=update)
+        if output is not None:
+            with replacing(output, overwrite=force) as beside:
+                shutil.copyfile(kept, beside)
     rows = rows_of(table.to_pylist(), baseline)
     value = {
         "baseline": baseline,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
+import threading
+import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -13,21 +15,21 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semtrace.errors import SemtraceError, UnsupportedError, UsageError
+from semtrace.errors import ReplayError, SemtraceError, UnsupportedError
 from semtrace.store.bundle import open_bundle
-from semtrace.store.digests import show, work_digest
+from semtrace.store.container import check_output, replacing
+from semtrace.store.digests import show, trace_digest
 from semtrace.sweep.columns import table_of
 from semtrace.sweep.document import points
+from semtrace.sweep.parts import Parts, parts_of
 from semtrace.sweep.point import evaluate, grid_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from semtrace.records.trace import Trace
     from semtrace.sweep.document import Point, SweepDocument
 
-PARTS: Final = ".parts"
-"""What is added to the name of the table for the folder that keeps what is done."""
 _QUEUED: Final = 4
 """Points that each worker has waiting for it."""
 
@@ -50,6 +52,17 @@ def row_of(trace: Trace, point: Point) -> dict[str, Any]:
 
 _TRACE: dict[str, Trace] = {}
 """The trace of a worker process, read once."""
+
+
+def _leave_with(parent: int) -> None:
+    """A worker whose parent was killed ends soon after."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _in_process(path: str, point: Point) -> dict[str, Any]:
@@ -78,10 +91,22 @@ class Here:
             for point in todo:
                 yield row_of(self.trace, point)
             return
-        with ProcessPoolExecutor(self.count, mp_context=get_context("spawn")) as pool:
-            yield from _as_they_come(
-                todo, self.count, lambda point: pool.submit(_in_process, str(self.path), point)
-            )
+        try:
+            with ProcessPoolExecutor(
+                self.count,
+                mp_context=get_context("spawn"),
+                initializer=_leave_with,
+                initargs=(os.getpid(),),
+            ) as pool:
+                yield from _as_they_come(
+                    todo, self.count, lambda point: pool.submit(_in_process, str(self.path), point)
+                )
+        except BrokenProcessPool:
+            raise ReplayError(
+                "a worker process was killed, perhaps for want of memory",
+                code="sweep.worker",
+                hint="--resume goes on with what is done; fewer --workers take less memory",
+            ) from None
 
 
 def _as_they_come(
@@ -148,49 +173,6 @@ class OnRay:
             ray.shutdown()
 
 
-@dataclass
-class Parts:
-    """The rows of a sweep that are done, each in a file of its own until all are: so that a sweep can go on.
-
-    Attributes:
-        folder: where they are.
-        work: work digest of the trace.
-    """
-
-    folder: Path
-    work: str
-    _known: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def read(self, todo: Iterable[Point]) -> dict[int, dict[str, Any]]:
-        """The rows that are there, by point."""
-        found: dict[int, dict[str, Any]] = {}
-        for point in todo:
-            try:
-                row = json.loads(self._file(point).read_text("utf-8"))
-            except (FileNotFoundError, ValueError):
-                continue
-            found[point.index] = {**row, "point": point.index}
-        return found
-
-    def write(self, point: Point, row: Mapping[str, Any]) -> None:
-        """Keep a row; a process that is killed meanwhile leaves none."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = self._file(point)
-        beside = file.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(row), "utf-8")
-        beside.replace(file)
-
-    def remove(self) -> None:
-        """All is in the table: they are not needed any more."""
-        if self.folder.is_dir():
-            for file in self.folder.iterdir():
-                file.unlink()
-            self.folder.rmdir()
-
-    def _file(self, point: Point) -> Path:
-        return self.folder / f"{self.work.removeprefix('blake3:')[:16]}-{point.key}.json"
-
-
 def sweep(
     document: SweepDocument,
     path: Path,
@@ -200,37 +182,53 @@ def sweep(
     workers: int | None = None,
     ray: str | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> pa.Table:
     """Run a sweep and write its table.
 
     Args:
         document: the sweep.
-        path: the trace's bundle.
+        path: the bundle of a valid trace.
         output: the Parquet file to write. What is done is kept beside it in a folder until all is.
         folder: what relative paths in the document are relative to.
         workers: processes; as many as there are cores if left out.
         ray: address of a Ray cluster, or `local` to start one here; without it, processes of this machine.
         resume: take what a sweep that was stopped has done already.
+        overwrite: whether the output may be replaced.
         progress: called with (points done, points in all).
 
     Returns:
         the table, in the order of points.
 
     Raises:
-        UsageError: there are too many points, or the remains of another sweep are in the way.
+        UsageError: there are too many points, the output cannot be written, the remains of another sweep are in the way, or
+            another one is at work there.
+        ReplayError: a worker was killed.
         DocumentError: a combination is no engine.
     """
+    check_output(output, overwrite=overwrite, inputs=[path])
     trace = open_bundle(path).trace
     todo = points(document, trace, folder)
-    parts = Parts(output.with_name(output.name + PARTS), show(work_digest(trace)))
-    if parts.folder.exists() and not resume:
-        raise UsageError(
-            f"{parts.folder} has what an earlier sweep has done",
-            code="sweep.parts",
-            hint="--resume takes it; remove the folder to begin anew",
-        )
-    rows = parts.read(todo) if resume else {}
+    with parts_of(output, show(trace_digest(trace)), resume=resume) as parts:
+        table = _run(todo, parts, trace, path, workers, ray, progress)
+        with replacing(output, overwrite=overwrite) as beside:
+            pq.write_table(table, beside, compression="zstd")
+        parts.remove(todo)
+    return table
+
+
+def _run(
+    todo: Sequence[Point],
+    parts: Parts,
+    trace: Trace,
+    path: Path,
+    workers: int | None,
+    ray: str | None,
+    progress: Callable[[int, int], None] | None,
+) -> pa.Table:
+    """The table of all points, those that are done taken as they are."""
+    rows = parts.read(todo)
     left = [point for point in todo if point.index not in rows]
     count = workers or os.cpu_count() or 1
     made: Workers = (
@@ -246,9 +244,4 @@ def sweep(
         parts.write(by_index[row["point"]], row)
         if progress is not None:
             progress(len(rows), len(todo))
-    table = table_of([rows[point.index] for point in todo])
-    beside = output.with_name(f".{output.name}.{os.getpid()}")
-    pq.write_table(table, beside, compression="zstd")
-    beside.replace(output)
-    parts.remove()
-    return table
+    return table_of([rows[point.index] for point in todo])

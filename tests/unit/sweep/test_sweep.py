@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cli.conftest import run
 from semtrace.cli.main import build
 from semtrace.engine.document import read_engine
 from semtrace.errors import DocumentError, UsageError
 from semtrace.graph.plan import dag
+from semtrace.records.columns import Columns
 from semtrace.replay.run import replay
 from semtrace.replay.scenario import Scenario
 from semtrace.store.bundle import write_bundle
 from semtrace.store.digests import execution_digest, show
 from semtrace.sweep import run as runs
 from semtrace.sweep.document import SweepDocument, points
-from semtrace.sweep.run import PARTS, sweep
+from semtrace.sweep.parts import PARTS
+from semtrace.sweep.run import sweep
 from support.graphs import graph
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-MADE = graph(
-    {
-        "tasks": [{"arrival_ns": 0}],
-        "stages": [{"name": "all"}],
-        "operations": [
-            {"name": "a", "kind": "llm", "prompt": 40, "output": 20, "stage": "all", "session": "x"},
-            {"name": "b", "kind": "llm", "prompt": 40, "output": 20, "stage": "all", "session": "y"},
-            {"name": "c", "kind": "llm", "prompt": 60, "output": 5, "after": ["a", "b"]},
-        ],
-    }
-)
+SHORT: dict[str, Any] = {
+    "tasks": [{"arrival_ns": 0}],
+    "stages": [{"name": "all"}],
+    "operations": [
+        {"name": "a", "kind": "llm", "prompt": 40, "output": 20, "stage": "all", "session": "x"},
+        {"name": "b", "kind": "llm", "prompt": 40, "output": 20, "stage": "all", "session": "y"},
+        {"name": "c", "kind": "llm", "prompt": 60, "output": 5, "after": ["a", "b"]},
+    ],
+}
+MADE = graph(SHORT)
 ENGINE = {
     "blocks": 20,
     "block_size": 8,
@@ -124,12 +127,82 @@ def test_a_sweep_goes_on_where_it_was_stopped(trace: Path, tmp_path: Path, monke
         return row_of(trace, point)
 
     monkeypatch.setattr(runs, "row_of", counted)
-    (tmp_path / ("out.parquet" + PARTS) / "torn.json").write_text("{", "utf-8")
+    parts = tmp_path / ("out.parquet" + PARTS)
+    torn = min(parts.glob("*.json"))
+    of_point = json.loads(torn.read_text("utf-8"))["row"]["point"]
+    torn.write_text('{"row": {}, "digest": "none"}', "utf-8")
     table = sweep(document(), trace, output, workers=1, resume=True)
-    assert evaluated == list(range(5, 16))
+    assert evaluated == [of_point, *range(5, 16)]
     whole = sweep(document(), trace, tmp_path / "whole.parquet", workers=1)
     assert table.equals(whole)
     assert not (tmp_path / ("out.parquet" + PARTS)).exists()
+
+
+def stop_after(rows: int) -> Any:
+    def stopping(done: int, _: int) -> None:
+        if done == rows:
+            raise KeyboardInterrupt
+
+    return stopping
+
+
+def test_what_is_done_of_another_trace_is_not_taken(trace: Path, tmp_path: Path):
+    """Its work may be the same, and its arrivals not."""
+    late = graph({**SHORT, "tasks": [{"arrival_ns": 5}]})
+    assert late.work == MADE.work
+    write_bundle(tmp_path / "late.semtrace", trace=late.trace)
+    output, recorded = tmp_path / "out.parquet", document(arrivals=[None], copies=1)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(recorded, trace, output, workers=1, progress=stop_after(4))
+    table = sweep(recorded, tmp_path / "late.semtrace", output, workers=1, resume=True)
+    assert table.equals(sweep(recorded, tmp_path / "late.semtrace", tmp_path / "whole.parquet", workers=1))
+
+
+def test_files_of_others_stay(trace: Path, tmp_path: Path):
+    parts = tmp_path / ("out.parquet" + PARTS)
+    parts.mkdir()
+    (parts / "mine.txt").write_text("precious", "utf-8")
+    sweep(document(seeds=[0]), trace, tmp_path / "out.parquet", workers=1, resume=True)
+    assert (parts / "mine.txt").read_text("utf-8") == "precious"
+    (tmp_path / ("link.parquet" + PARTS)).symlink_to(parts)
+    with pytest.raises(UsageError, match="no folder"):
+        sweep(document(), trace, tmp_path / "link.parquet", workers=1, resume=True)
+
+
+def test_two_sweeps_do_not_share_an_output(trace: Path, tmp_path: Path):
+    output = tmp_path / "out.parquet"
+
+    def second(done: int, _: int) -> None:
+        if done == 1:
+            with pytest.raises(UsageError, match="another sweep is at work"):
+                sweep(document(), trace, output, workers=1, resume=True)
+
+    sweep(document(seeds=[0]), trace, output, workers=1, progress=second)
+
+
+def test_inputs_and_devices_are_not_replaced(trace: Path, tmp_path: Path):
+    file = tmp_path / "sweep.json"
+    file.write_text(json.dumps({**GRID, "seeds": [0]}), "utf-8")
+    before = trace.read_bytes()
+    os.mkfifo(tmp_path / "fifo.parquet")
+    for output in (trace, file, tmp_path / "fifo.parquet", tmp_path / "no" / "x.parquet", Path("/")):
+        for command in (["sweep", trace, file], ["compare-policies", trace, "--policies", "keep"]):
+            if (command[0], output) != ("compare-policies", file):
+                assert run(*command, "-o", output, "--force", "--workers", "1").code == 2
+    assert trace.read_bytes() == before
+    assert not (tmp_path / "no").exists()
+    assert not list(tmp_path.glob("*" + PARTS))
+
+
+def test_a_trace_that_is_not_valid_is_refused(tmp_path: Path):
+    edges = MADE.trace["edges"]
+    at = edges.data.column_names.index("kind")
+    wrong = edges.data.set_column(at, "kind", pa.array([99] * edges.rows, pa.uint8()))
+    broken = {**MADE.trace.tables, "edges": Columns(edges.spec, wrong)}
+    write_bundle(tmp_path / "t.semtrace", trace=replace(MADE.trace, tables=broken))
+    (tmp_path / "sweep.json").write_text(json.dumps(GRID), "utf-8")
+    told = run("sweep", tmp_path / "t.semtrace", tmp_path / "sweep.json", "-o", tmp_path / "o.parquet")
+    assert (told.code, "not valid" in told.err) == (1, True)
 
 
 def test_what_is_done_of_other_settings_is_not_taken(trace: Path, tmp_path: Path):
