@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semtrace.cli.common import JsonOption, command, emit, progress
+from semtrace.cli.common import ForceOption, JsonOption, command, emit, progress
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def certify(
         float,
         typer.Option("--time-scale", min=0.01, max=100, help="Multiply the time that the testee has."),
     ] = 1.0,
+    force: ForceOption = False,
     json_output: JsonOption = False,
 ) -> ExitCode:
     """Judge a reader, writer, planner, replayer or auditor against the standard, and write a certificate.
@@ -81,9 +82,6 @@ def certify(
     from semtrace_conformance.selfcheck import check_harness, check_suite
     from semtrace_conformance.suite import find_suite
 
-    for path in (output, junit, html):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError("the folder is missing", code="file.folder", path=str(path.parent))
     suite = find_suite()
     check_suite(suite)
     selected = order(suite.cases, lambda each: _selected(each, profile, case))
@@ -97,6 +95,7 @@ def certify(
             code="certify.testee",
             hint="a command that starts one; --list says what there is",
         )
+    _check_outputs([output, junit, html], expect_failures, force=force)
     wanted = parse_command(testee)
     known = read_known(expect_failures, suite) if expect_failures is not None else []
     check_harness()
@@ -115,7 +114,7 @@ def certify(
         (html, html_page(certificate, suite)),
     ):
         if path is not None:
-            _write(path, text)
+            _write(path, text, force=force)
     code, sentence = verdict(certificate, suite)
     ignored = unknown(certificate, suite)
     value = {
@@ -188,13 +187,29 @@ def _shows(case: "Case") -> str:
     return case.title if case.base is None else f"{case.base}, but {case.mutation}"
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot be written: {error.strerror}", code="file.unwritable", path=str(path)
-        ) from error
+def _check_outputs(outputs: "list[Path | None]", expect_failures: Path | None, *, force: bool) -> None:
+    """Refuse outputs that are one, or that would replace what is read or may not be replaced."""
+    from semtrace.store.container import check_output
+
+    paths = [path for path in outputs if path is not None]
+    inputs = [expect_failures] if expect_failures is not None else []
+    for path in paths:
+        check_output(path, overwrite=force, inputs=inputs)
+    for at, path in enumerate(paths):
+        if path.resolve() in {other.resolve() for other in paths[:at]}:
+            raise UsageError(
+                "is the output of two options; the later would replace the earlier",
+                code="file.same",
+                path=str(path),
+                hint="-o, --junit and --html each need a file of their own",
+            )
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    from semtrace.store.container import replacing
+
+    with replacing(path, overwrite=force) as temporary:
+        temporary.write_text(text, "utf-8")
 
 
 def _text(

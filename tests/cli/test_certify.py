@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -199,6 +201,55 @@ def test_a_case_brings_its_base_along(tmp_path):
     ran = run("certify", "--testee", OURS, "--case", "planner/overlap", "-o", tmp_path / "c.json", "--json")
     assert (ran.code, ran.json["counts"]["selected"]) == (0, 2)
     assert run("certificate", "verify", tmp_path / "c.json").code == 0
+
+
+ONE = ["certify", "--testee", OURS, "--case", "planner/overlap"]
+
+
+def test_what_is_there_is_replaced_on_demand_only(tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine\n", "utf-8")
+    for option in ("-o", "--junit", "--html"):
+        ran = run(*ONE, option, notes)
+        assert (ran.code, "exists already" in ran.err, notes.read_text("utf-8")) == (2, True, "mine\n"), (
+            option
+        )
+    assert run(*ONE, "-o", notes, "--force").code == 0
+    assert run("certificate", "verify", notes).code == 0
+    assert list(tmp_path.iterdir()) == [notes]
+
+
+def test_a_certificate_that_cannot_be_written_whole_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "c.json"
+    path.write_text("old", "utf-8")
+
+    def full(self, text, encoding):
+        self.write_bytes(text.encode(encoding)[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    ran = run(*ONE, "-o", path, "--force")
+    assert (ran.code, "No space left" in ran.err) == (2, True), ran
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"old", [path])
+
+
+def test_outputs_that_would_be_lost_are_refused(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    known = tmp_path / "known.yaml"
+    known.write_text("format: semtrace-expected-failures\nfailures: []\n", "utf-8")
+    before = sorted(tmp_path.iterdir())
+    c = tmp_path / "c.json"
+    for options, says in (
+        (["-o", c, "--junit", c, "--html", c], "the output of two options"),
+        (["-o", c, "--html", tmp_path / "folder" / ".." / "c.json"], "the output of two options"),
+        (["-o", tmp_path / "fifo"], "is no file and no directory"),
+        (["-o", known, "--expect-failures", known], "would replace or lie in what is read"),
+    ):
+        ran = run(*ONE, *options, "--force")
+        assert (ran.code, says in " ".join(ran.err.split())) == (2, True), (options, ran)
+    assert sorted(tmp_path.iterdir()) == before
+    assert known.read_text("utf-8").startswith("format")
 
 
 def test_what_is_no_certificate(tmp_path):

@@ -95,7 +95,10 @@ def _imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
 def test_runner_and_checks_use_nothing_that_they_judge(path):
-    assert _imported(path) <= {"semtrace", "semtrace.errors", "semtrace.cli.common"}
+    allowed = {"semtrace", "semtrace.errors", "semtrace.cli.common"}
+    if path.name == "cli.py":  # the command, which judges nothing: how its files are written
+        allowed.add("semtrace.store.container")
+    assert _imported(path) <= allowed
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "making").glob("*.py")), ids=lambda path: path.name)
