@@ -210,7 +210,9 @@ def test_a_closed_or_full_output_is_no_fault(trace_file):
 
 def test_executions_are_named_as_replay_prints_them(trace_file, tmp_path):
     out = tmp_path / "out.semtrace"
-    printed = run("replay", trace_file, "-o", out).out.split()[-1]
+    last = run("replay", trace_file, "-o", out).out.splitlines()[-1]
+    path, name = last.removeprefix("written to ").split(", as execution ")
+    printed = f"{path}#{name}"
     assert run("info", printed, "--json").json["executions"].keys() == {"replay"}
     assert run("check", printed).code == 0
     assert run("audit", trace_file, printed).code == 0
