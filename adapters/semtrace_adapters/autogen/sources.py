@@ -312,7 +312,7 @@ class Reader:
             try:
                 for span in parse_spans(value):
                     self.sources.tree.add(span)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
                 self.loss.add("spans.broken", "lost", "a span in no known form", where=f"{name}:{line}")
 
     def _stream(self, path: Path, name: str) -> None:

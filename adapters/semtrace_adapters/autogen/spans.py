@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from semtrace_adapters.autogen.times import unix_ns
+from semtrace_adapters.autogen.times import nanoseconds, unix_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +127,7 @@ def parse_spans(value: Any) -> Iterator[Span]:
     """The spans in one JSON value.
 
     Raises:
-        ValueError, KeyError, TypeError: it is not a span in a known form.
+        ValueError, KeyError, TypeError, OverflowError: it is not a span in a known form.
     """
     if isinstance(value, list):
         for item in value:
@@ -192,12 +192,12 @@ def _from_otlp(value: dict[str, Any]) -> Span:
         trace_id=str(_hex(value["traceId"])),
         parent_id=_hex(value.get("parentSpanId")),
         name=str(value["name"]),
-        start_ns=int(value["startTimeUnixNano"]),
-        end_ns=int(value["endTimeUnixNano"]) or None if "endTimeUnixNano" in value else None,
+        start_ns=nanoseconds(value["startTimeUnixNano"]),
+        end_ns=nanoseconds(value["endTimeUnixNano"]) or None if "endTimeUnixNano" in value else None,
         attributes={kv["key"]: _otlp_value(kv["value"]) for kv in value.get("attributes") or []},
         links=tuple(str(_hex(link["spanId"])) for link in value.get("links") or []),
         events=tuple(
-            (str(event.get("name", "")), int(event["timeUnixNano"]))
+            (str(event.get("name", "")), nanoseconds(event["timeUnixNano"]))
             for event in value.get("events") or []
             if "timeUnixNano" in event
         ),
