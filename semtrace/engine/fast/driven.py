@@ -87,7 +87,7 @@ class Driver:
         self.reused = np.full(state.events, NULL, dtype=np.int64)
 
     def act(self, code: int) -> None:
-        """Do what the kernel has come back for: `POLICY`, `ADMITTED` or `STUCK`.
+        """Do what the kernel has come back for: `POLICY`, `ADMITTED`, `STUCK` or `ALONE`.
 
         Raises:
             ReplayError: the policy is wrong, or waits for a time that does not fit into 63 bits.
@@ -100,6 +100,8 @@ class Driver:
             self._lifecycle.at(now)
             if code == at.ADMITTED:
                 self._admitted()
+            elif code == at.ALONE:
+                self._lifecycle.unpin_least(self._ordinal(int(s[at.STARTING])))
             elif not self._lifecycle.relieve(now, self._ordinal(int(s[at.STARTING]))):
                 s[at.STARTING] += at.SERVER_SIZE
         alarm = self._lifecycle.next_ns()

@@ -22,11 +22,12 @@ LOGS_FULL: Final = 1
 PROGRESS: Final = 2
 OVERFLOW: Final = 3
 # The same with a lifecycle policy: it has its turn; requests were admitted; a server can start nothing although requests wait;
-# a command was obeyed.
+# a command was obeyed; the only request of a server was preempted, and nothing is scheduled.
 POLICY: Final = 4
 ADMITTED: Final = 5
 STUCK: Final = 6
 OBEYED: Final = 7
+ALONE: Final = 8
 
 # The head of `s`: settings, where regions begin, counters.
 NOW: Final = 1

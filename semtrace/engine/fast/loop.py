@@ -10,6 +10,7 @@ from semtrace.engine.fast.heap import pop
 from semtrace.engine.fast.layout import (
     ADMITTED,
     ALARM,
+    ALONE,
     ARRIVAL,
     ARRIVALS_AT,
     ARRIVALS_END,
@@ -192,9 +193,12 @@ def start_server(s: Numbers, b: Numbers, f: Any, server: int) -> int:
         else s[server + END] == NEVER
     )
     while again:
+        running = s[server + RUNNING]
         again = start_ahead(s, b, f, server) if s[ASYNCHRONOUS] else start(s, b, f, server)
         if s[NEWS_AT] > s[NEWS0]:
             return ADMITTED
+        if s[DRIVEN] and running > 0 and s[server + RUNNING] == 0:
+            return ALONE
     if s[DRIVEN] and s[server + END] == NEVER and s[server + WAITING] > 0:
         return STUCK
     return 0
@@ -207,7 +211,7 @@ def run(s: Numbers, b: Numbers, f: Any) -> int:
 
     Returns:
         `FINISHED`; `LOGS_FULL`: a log must be emptied; `PROGRESS`: `PAUSE_AT` events are done; `OVERFLOW`: a time is too
-        large; `POLICY`, `ADMITTED`, `STUCK`: the policy's driver has its turn; `OBEYED`.
+        large; `POLICY`, `ADMITTED`, `STUCK`, `ALONE`: the policy's driver has its turn; `OBEYED`.
     """
     if s[COMMAND]:
         obey(s, b, f)

@@ -167,7 +167,7 @@ def execute(
     s[at.PAUSE_AT] = every if progress is not None else at.NEVER
     while True:
         code = kernel(s, b, f)
-        if driver is not None and code in (at.POLICY, at.ADMITTED, at.STUCK):
+        if driver is not None and code in (at.POLICY, at.ADMITTED, at.STUCK, at.ALONE):
             driver.act(code)
             continue
         _empty(state, s)
