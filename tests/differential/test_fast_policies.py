@@ -268,7 +268,7 @@ MUTANTS: dict[str, tuple[Any, str, Any, str, int]] = {
         *(commands, "cut", cut_as_if_not_started),
         *("cost", 12),
     ),
-    "pressure is not told": (loop, "is_pressed", never_pressed, "restless", 5),
+    "pressure is not told": (loop, "is_pressed", never_pressed, "restless", 12),
     "loads are not tried again in every instant": (
         *(Lifecycle, "restless", False),
         *("unpressed", 17),
