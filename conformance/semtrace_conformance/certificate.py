@@ -13,8 +13,9 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 import semtrace
-from semtrace.errors import FormatError, UsageError
+from semtrace.errors import FormatError
 from semtrace_conformance.checks import Failure, judge
+from semtrace_conformance.files import read_regular
 from semtrace_conformance.messages import ANSWER, BadMessageError, Model, Testee, explain, parse_json
 from semtrace_conformance.score import Result, Status, score
 from semtrace_conformance.suite import SPEC
@@ -231,17 +232,12 @@ def read(path: Path) -> Certificate:
     """Read a certificate.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or no regular file.
         FormatError: it is no certificate.
     """
-    try:
-        if path.stat().st_size > LIMIT:
-            raise FormatError(f"larger than {LIMIT} bytes", code="certificate.size", path=str(path))
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
-        ) from error
+    raw = read_regular(path, LIMIT + 1)
+    if len(raw) > LIMIT:
+        raise FormatError(f"larger than {LIMIT} bytes", code="certificate.size", path=str(path))
     try:
         return Certificate.model_validate(parse_json(raw))
     except (BadMessageError, ValidationError) as error:

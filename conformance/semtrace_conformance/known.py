@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import yaml
 from pydantic import Field, ValidationError
 
-from semtrace.errors import DocumentError, ExitCode, UsageError
+from semtrace.errors import DocumentError, ExitCode
 from semtrace_conformance.certificate import ExpectedFailure
+from semtrace_conformance.files import read_regular
 from semtrace_conformance.messages import Model, explain
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from semtrace_conformance.certificate import Certificate
     from semtrace_conformance.suite import Suite
+
+LIMIT: Final = 1 << 20
+"""Largest file of known failures that is read, in bytes."""
 
 
 class _Entry(ExpectedFailure):
@@ -36,15 +40,14 @@ def read_known(path: Path, suite: Suite) -> list[ExpectedFailure]:
     """Read the failures that are expected, YAML or JSON.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: there is no such file, or it is no regular one.
         DocumentError: it is not what it must be, or names cases that there are not.
     """
+    raw = read_regular(path, LIMIT + 1)
+    if len(raw) > LIMIT:
+        raise DocumentError(f"larger than {LIMIT} bytes", code="certify.expected", path=str(path))
     try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
-        ) from error
+        values = yaml.safe_load(raw.decode())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(
             f"neither YAML nor JSON: {' '.join(str(error).split())}", code="certify.expected", path=str(path)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Final, NoReturn, Self
 
 import rfc8785
 from blake3 import blake3
@@ -308,9 +308,7 @@ def read_regular(path: Path, most: int) -> bytes:
         UsageError: there is no such file, or it cannot be read, or it is a directory, a device or a FIFO.
     """
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UsageError("is no regular file", code="file.special", path=str(path))
+        with open_regular(path) as file:
             return file.read(most)
     except (OSError, ValueError) as error:
         raise UsageError(
@@ -318,6 +316,24 @@ def read_regular(path: Path, most: int) -> bytes:
             code="file.unreadable",
             path=str(path),
         ) from error
+
+
+def open_regular(path: Path, *, buffering: int = 1 << 16) -> BinaryIO:
+    """A regular file, open to be read; a FIFO is not waited for.
+
+    Args:
+        path: the file.
+        buffering: how many bytes are read ahead.
+
+    Raises:
+        OSError, ValueError: there is no such file, or it cannot be read, or it is a directory.
+        UsageError: it is a device, a FIFO or a socket.
+    """
+    file = open(path, "rb", buffering=buffering, opener=_open_at_once)  # noqa: SIM115  # the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UsageError("is no regular file", code="file.special", path=str(path))
+    return file
 
 
 def _open_at_once(path: str, flags: int) -> int:

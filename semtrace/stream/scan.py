@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from semtrace.errors import IntegrityError, UnsupportedError, UsageError, WrongKindError
+from semtrace.records.document import open_regular
 from semtrace.stream.framing import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -55,11 +56,11 @@ class Damage:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether the file begins as a record stream does."""
+    """Whether it is a regular file that begins as a record stream does."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC
-    except OSError:
+    except (OSError, UsageError):
         return False
 
 
@@ -111,13 +112,13 @@ class Scan:
         """The records in order.
 
         Raises:
-            UsageError: the file cannot be read.
+            UsageError: the file cannot be read, or is no regular file.
             WrongKindError: it is no record stream.
             UnsupportedError: it has a version that is not known here.
             IntegrityError: it is damaged, and `recover` is not set.
         """
         try:
-            with self.path.open("rb", buffering=_BLOCK) as file:
+            with open_regular(self.path, buffering=_BLOCK) as file:
                 size = os.fstat(file.fileno()).st_size
                 at = self._file_header(file, size)
                 yield from self._frames(file, at, size)

@@ -239,6 +239,10 @@ def test_what_has_no_end_is_not_read(name, trace_file, tmp_path):
         ["import", source, "-o", out],
         ["import", source, "-o", out, "--adapter", "autogen"],
         ["info", source],
+        ["seal", source, "-o", out],
+        ["convert", source, "-o", out],
+        ["certificate", "verify", source],
+        ["certify", "--testee", "true", "--expect-failures", source],
     ):
         ran = run(*words)
         assert ran.code in {1, 2}, ran
