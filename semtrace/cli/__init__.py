@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; an interrupt while it is still being imported ends it quietly too."""
+    """Run the command line; what goes wrong outside of a command ends it with a sentence too."""
     # What is imported stays to the end: looking through it for garbage, above all when the interpreter ends, takes
     # a fifth of the time of a small command.
     gc.set_threshold(100_000, 50, 50)
@@ -22,6 +22,13 @@ def main() -> None:
         from semtrace.errors import not_installed
 
         show_error(not_installed(error), as_json="--json" in sys.argv)
+        sys.exit(2)
+    except OSError as error:  # of a command itself, its wrapper has told; this is help, or the version
+        from semtrace.cli.printing import drop_output, show_error
+        from semtrace.errors import UsageError
+
+        drop_output()  # to which an error as JSON would go too
+        show_error(UsageError(f"cannot be read or written: {error}", code="file.io"), as_json=False)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

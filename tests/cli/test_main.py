@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -55,3 +56,14 @@ def test_help_that_nobody_reads_ends_quietly(words):
     ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert ran.returncode in {0, 141}
     assert ran.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("words", ["--help", "check --help", "--version", "artifacts --help"])
+def test_help_for_which_there_is_no_room_says_so(words):
+    line = f"{sys.executable} -c 'from semtrace.cli import main; main()' {words} > /dev/full"
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "No space left" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.stderr.count("error:") == 1
