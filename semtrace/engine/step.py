@@ -233,7 +233,8 @@ class StepEngine:
             self._lives[request.id].preempted_at = now_ns
         if not step.entries:
             if step.preempted and not server.scheduler.running and self._lifecycle is not None:
-                self._lifecycle.unpin_least(server.index)  # alone, and short of what pins hold: it would be so for ever
+                # Alone, and short of what pins hold: it would be so for ever.
+                self._lifecycle.unpin_least(server.index)
             server.stalled = bool(server.in_flight)
             # With nothing in flight either, the preempted one can be admitted at once.
             return bool(step.preempted) and not server.in_flight
