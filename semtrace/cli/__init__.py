@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 import sys
 
 
@@ -11,6 +12,8 @@ def main() -> None:
     # a fifth of the time of a small command.
     gc.set_threshold(100_000, 50, 50)
     atexit.register(gc.freeze)
+    # No command multiplies large matrices: starting threads for that takes a quarter of the processor time of a small one.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from semtrace.cli.main import build
         from semtrace.cli.printing import end_at_closed_pipes
