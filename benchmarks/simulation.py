@@ -2,7 +2,7 @@
 
 Loading is left out on both sides: ours is the time of the loop from a laid out state to its end, theirs the wall clock
 that their own report has. Both schedule step by step, chunk prompts, and keep prefixes. What a step takes differs: theirs is
-a fitted polynomial, ours a linear cost that gives steps of about the same length, so that both make about as many.
+a fitted polynomial, ours a linear cost that is not fitted to it: steps differ in length and number.
 """
 
 from __future__ import annotations

@@ -52,11 +52,23 @@ class Parts:
         return found
 
     def write(self, point: Point, row: Mapping[str, Any]) -> None:
-        """Keep a row; a process that is killed meanwhile leaves none."""
+        """Keep a row; a process that is killed meanwhile leaves none.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
         file = self._file(point)
         beside = file.with_suffix(".tmp")
-        beside.write_text(json.dumps({"row": row, "digest": _digest(row)}), "utf-8")
-        beside.replace(file)
+        try:
+            beside.write_text(json.dumps({"row": row, "digest": _digest(row)}), "utf-8")
+            beside.replace(file)
+        except OSError as error:
+            raise UsageError(
+                f"cannot be written: {error.strerror or error}",
+                code="file.unwritable",
+                path=str(self.folder),
+                hint="when there is room again, --resume goes on with what is done",
+            ) from error
 
     def remove(self, todo: Iterable[Point]) -> None:
         """All is in the table: its own files are not needed any more."""
@@ -108,16 +120,8 @@ def parts_of(output: Path, trace: str, *, resume: bool) -> Iterator[Parts]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError("another sweep is at work here", code="sweep.busy", path=str(folder)) from None
-        parts = Parts(folder, trace)
         try:
-            yield parts
-        except OSError as error:
-            raise UsageError(
-                f"cannot be written: {error.strerror or error}",
-                code="file.unwritable",
-                path=str(folder),
-                hint="when there is room again, --resume goes on with what is done",
-            ) from error
+            yield Parts(folder, trace)
         finally:
             with contextlib.suppress(OSError):
                 if [file.name for file in folder.iterdir()] == [_LOCK]:
