@@ -278,6 +278,27 @@ class EventOutcome(IntEnum):
     """The run ended first."""
 
 
+class Failure(IntEnum):
+    """What kept a request from being answered in full; what the last of its attempts met."""
+
+    CONNECTION = 1
+    """No connection to the server could be made."""
+    RESET = 2
+    """The connection broke before the answer's end."""
+    TIMEOUT = 3
+    """The answer was not whole within the time limit."""
+    RATE_LIMITED = 4
+    """The server was asked too often: status 429."""
+    SERVER_ERROR = 5
+    """The server failed: a status of 500 to 599, or an error within its answer."""
+    REJECTED = 6
+    """The server would not take the request: another status than 200, 429 and those of its own failures."""
+    TRUNCATED = 7
+    """The answer ended in order, but was not whole."""
+    PROTOCOL = 8
+    """The answer was not one of this interface."""
+
+
 class Phase(IntEnum):
     """The phase of a request that a step worked on."""
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from semtrace.records.enums import BlockAction, Direction, EventOutcome, Evidence, Outcome, Phase, Tier
+from semtrace.records.enums import (
+    BlockAction,
+    Direction,
+    EventOutcome,
+    Evidence,
+    Failure,
+    FinishReason,
+    Outcome,
+    Phase,
+    Tier,
+)
 from semtrace.records.schema import Column, Level, Physical, Table, enum, ref
 
 
@@ -83,6 +93,8 @@ EVENTS: Final = Table(
         _time(25, "preempted_ns", "Time between its preemptions and the steps that resumed it, in ns."),
         _count(26, "loaded_tokens", "Prompt tokens whose KV was loaded from another tier."),
         _count(27, "reused_tokens", "Prompt tokens whose KV was reused though it is not a prefix hit."),
+        enum(28, "finish_reason", FinishReason, "Why the model stopped.", nullable=True, level=Level.RUN),
+        enum(29, "failure", Failure, "What kept it from an answer in full.", nullable=True, level=Level.RUN),
     ),
 )
 

@@ -167,6 +167,18 @@ class EventOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EVENT_OUTCOME_REFUSED: _ClassVar[EventOutcome]
     EVENT_OUTCOME_UNFINISHED: _ClassVar[EventOutcome]
 
+class Failure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FAILURE_UNSPECIFIED: _ClassVar[Failure]
+    FAILURE_CONNECTION: _ClassVar[Failure]
+    FAILURE_RESET: _ClassVar[Failure]
+    FAILURE_TIMEOUT: _ClassVar[Failure]
+    FAILURE_RATE_LIMITED: _ClassVar[Failure]
+    FAILURE_SERVER_ERROR: _ClassVar[Failure]
+    FAILURE_REJECTED: _ClassVar[Failure]
+    FAILURE_TRUNCATED: _ClassVar[Failure]
+    FAILURE_PROTOCOL: _ClassVar[Failure]
+
 class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PHASE_UNSPECIFIED: _ClassVar[Phase]
@@ -300,6 +312,15 @@ EVENT_OUTCOME_TIMEOUT: EventOutcome
 EVENT_OUTCOME_SKIPPED: EventOutcome
 EVENT_OUTCOME_REFUSED: EventOutcome
 EVENT_OUTCOME_UNFINISHED: EventOutcome
+FAILURE_UNSPECIFIED: Failure
+FAILURE_CONNECTION: Failure
+FAILURE_RESET: Failure
+FAILURE_TIMEOUT: Failure
+FAILURE_RATE_LIMITED: Failure
+FAILURE_SERVER_ERROR: Failure
+FAILURE_REJECTED: Failure
+FAILURE_TRUNCATED: Failure
+FAILURE_PROTOCOL: Failure
 PHASE_UNSPECIFIED: Phase
 PHASE_PREFILL: Phase
 PHASE_DECODE: Phase

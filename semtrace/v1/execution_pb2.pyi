@@ -18,7 +18,7 @@ class Instance(_message.Message):
     def __init__(self, task: _Optional[int] = ..., instance: _Optional[int] = ..., arrival_ns: _Optional[int] = ..., outcome: _Optional[_Union[_enums_pb2.Outcome, str]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("instance", "operation", "ready_ns", "released_ns", "submitted_ns", "scheduled_ns", "first_token_ns", "finished_ns", "ready_evidence", "released_evidence", "submitted_evidence", "scheduled_evidence", "first_token_evidence", "finished_evidence", "outcome", "prompt_tokens", "cached_tokens", "computed_prompt_tokens", "output_tokens", "output_ids", "preemptions", "attempts", "server", "request_id", "preempted_ns", "loaded_tokens", "reused_tokens")
+    __slots__ = ("instance", "operation", "ready_ns", "released_ns", "submitted_ns", "scheduled_ns", "first_token_ns", "finished_ns", "ready_evidence", "released_evidence", "submitted_evidence", "scheduled_evidence", "first_token_evidence", "finished_evidence", "outcome", "prompt_tokens", "cached_tokens", "computed_prompt_tokens", "output_tokens", "output_ids", "preemptions", "attempts", "server", "request_id", "preempted_ns", "loaded_tokens", "reused_tokens", "finish_reason", "failure")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     READY_NS_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,8 @@ class Event(_message.Message):
     PREEMPTED_NS_FIELD_NUMBER: _ClassVar[int]
     LOADED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REUSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     instance: int
     operation: int
     ready_ns: int
@@ -73,7 +75,9 @@ class Event(_message.Message):
     preempted_ns: int
     loaded_tokens: int
     reused_tokens: int
-    def __init__(self, instance: _Optional[int] = ..., operation: _Optional[int] = ..., ready_ns: _Optional[int] = ..., released_ns: _Optional[int] = ..., submitted_ns: _Optional[int] = ..., scheduled_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., finished_ns: _Optional[int] = ..., ready_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., released_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., submitted_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., scheduled_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., first_token_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., finished_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., outcome: _Optional[_Union[_enums_pb2.EventOutcome, str]] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., output_ids: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., server: _Optional[int] = ..., request_id: _Optional[str] = ..., preempted_ns: _Optional[int] = ..., loaded_tokens: _Optional[int] = ..., reused_tokens: _Optional[int] = ...) -> None: ...
+    finish_reason: _enums_pb2.FinishReason
+    failure: _enums_pb2.Failure
+    def __init__(self, instance: _Optional[int] = ..., operation: _Optional[int] = ..., ready_ns: _Optional[int] = ..., released_ns: _Optional[int] = ..., submitted_ns: _Optional[int] = ..., scheduled_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., finished_ns: _Optional[int] = ..., ready_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., released_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., submitted_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., scheduled_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., first_token_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., finished_evidence: _Optional[_Union[_enums_pb2.Evidence, str]] = ..., outcome: _Optional[_Union[_enums_pb2.EventOutcome, str]] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., output_ids: _Optional[int] = ..., preemptions: _Optional[int] = ..., attempts: _Optional[int] = ..., server: _Optional[int] = ..., request_id: _Optional[str] = ..., preempted_ns: _Optional[int] = ..., loaded_tokens: _Optional[int] = ..., reused_tokens: _Optional[int] = ..., finish_reason: _Optional[_Union[_enums_pb2.FinishReason, str]] = ..., failure: _Optional[_Union[_enums_pb2.Failure, str]] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("server", "index", "start_ns", "end_ns", "tokens", "requests", "free_blocks")
