@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import struct
-import zipfile
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -20,6 +18,7 @@ from semtrace.build import explain_starts
 from semtrace.errors import FormatError, UsageError, WrongKindError
 from semtrace.store.container import MANIFEST
 from semtrace.store.manifest import Loss
+from semtrace.store.zip_container import is_bundle_file
 from semtrace.stream.scan import is_stream
 
 if TYPE_CHECKING:
@@ -335,11 +334,7 @@ def _is_bundle(path: Path) -> bool:
         return (path / MANIFEST).is_file()
     if not path.is_file():  # a pipe would wait for ever
         return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return MANIFEST in archive.namelist()
-    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, EOFError, struct.error):
-        return False
+    return is_bundle_file(path)
 
 
 def _refuse_mixed(paths: Sequence[Path], chosen: str, known: Mapping[str, Adapter]) -> None:

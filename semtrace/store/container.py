@@ -3,69 +3,38 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import secrets
 import shutil
 import stat
-import string
-import struct
-import zipfile
 import zlib
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Protocol
 
 from semtrace.errors import FormatError, IntegrityError, UsageError, WrongKindError
+from semtrace.store.members import MANIFEST, MAX_FOLDERS, MAX_MEMBERS, check_case, check_name, mapped, rank
+from semtrace.store.zip_container import ZipContainer
 from semtrace.store.zip_layout import Entry, Layout, local_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-MANIFEST: Final = "semtrace.json"
-MAX_MEMBERS: Final = 100_000
-MAX_FOLDERS: Final = 8
-_PARTS: Final = frozenset(string.ascii_letters + string.digits + "._-")
+    import pyarrow as pa
 
-
-def check_name(name: str, where: str) -> str:
-    """Refuse a member name that could leave the bundle or mean different things on different machines (ST-BND-003)."""
-    parts = name.split("/")
-    if (
-        not all(part and set(part) <= _PARTS and not part.startswith(".") for part in parts)
-        or len(name) > 255
-    ):
-        raise FormatError(
-            f"member name {name!r} is not allowed",
-            code="bundle.name",
-            path=where,
-            requirement="ST-BND-003",
-            hint="names are parts of letters, digits, '.', '_' and '-', joined by '/'",
-        )
-    if len(parts) - 1 > MAX_FOLDERS:
-        raise FormatError(
-            f"member {name!r} lies in more than {MAX_FOLDERS} folders",
-            code="bundle.members",
-            path=where,
-            requirement="ST-BND-005",
-        )
-    return name
-
-
-def _check_case(names: Iterable[str], where: str) -> None:
-    """Refuse names that are one where upper and lower case are one (ST-BND-003)."""
-    folded: set[str] = set()
-    for name in names:
-        if name.lower() in folded:
-            raise FormatError(
-                f"member name {name!r} is there twice, upper and lower case aside",
-                code="bundle.name",
-                path=where,
-                requirement="ST-BND-003",
-            )
-        folded.add(name.lower())
+__all__ = [
+    "MANIFEST",
+    "MAX_FOLDERS",
+    "MAX_MEMBERS",
+    "Container",
+    "DirectoryContainer",
+    "ZipContainer",
+    "check_name",
+    "check_output",
+    "open_container",
+    "replacing",
+    "write_container",
+]
 
 
 class Container(Protocol):
@@ -120,7 +89,7 @@ class DirectoryContainer:
                         path=str(self.path),
                         requirement="ST-BND-005",
                     )
-        _check_case(found, str(self.path))
+        check_case(found, str(self.path))
         return sorted(found)
 
     def check_content(self) -> Iterator[str]:
@@ -138,7 +107,7 @@ class DirectoryContainer:
                     "a link is not allowed", code="bundle.link", path=str(path), requirement="ST-BND-004"
                 )
         try:
-            return _mapped(path)
+            return mapped(path)
         except OSError as error:
             raise IntegrityError(
                 "the member is missing or unreadable",
@@ -146,25 +115,6 @@ class DirectoryContainer:
                 path=f"{self.path}/{name}",
                 requirement="ST-BND-012",
             ) from error
-
-
-def _mapped(path: Path) -> pa.Buffer:
-    """The bytes of a file, mapped; opened by Python, as Arrow opens no path that is not UTF-8.
-
-    Raises:
-        OSError: it cannot be read, or is no regular file.
-    """
-    with open(path, "rb", opener=_open_at_once) as file:  # Path.open takes no opener
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if facts.st_size == 0:
-            return pa.py_buffer(b"")
-        return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a FIFO without a writer would block
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:
@@ -175,135 +125,6 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
         raise UsageError(
             f"cannot be read: {error.strerror}", code="file.unreadable", path=str(directory)
         ) from error
-
-
-def _begins_as_zip(path: Path) -> bool:
-    """Whether a file that cannot be read as ZIP was one, and is damaged."""
-    try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            return file.read(2) == b"PK"
-    except OSError:
-        return False
-
-
-class ZipContainer:
-    """A bundle as one ZIP file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with zipfile.ZipFile(path) as archive:
-                infos = archive.infolist()
-        except PermissionError as error:
-            raise UsageError(
-                f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
-            ) from error
-        except (
-            zipfile.BadZipFile,
-            OSError,
-            ValueError,
-            NotImplementedError,
-            EOFError,
-            struct.error,
-        ) as error:
-            if not _begins_as_zip(path):
-                raise WrongKindError(
-                    "not a ZIP file, and no directory: no bundle",
-                    code="bundle.zip",
-                    path=str(path),
-                    requirement="ST-BND-002",
-                    hint="to make a bundle of logs: semtrace import PATH -o OUT.semtrace; of a record stream: semtrace seal",
-                ) from error
-            raise FormatError(
-                f"a damaged ZIP file: {error}",
-                code="bundle.zip",
-                path=str(path),
-                requirement="ST-BND-002",
-                hint="copy it again, or make the bundle again from its sources",
-            ) from error
-        if len(infos) > MAX_MEMBERS:
-            raise FormatError(
-                "too many members", code="bundle.members", path=str(path), requirement="ST-BND-005"
-            )
-        self._members: dict[str, tuple[int, Entry]] = {}
-        for info in infos:
-            name = check_name(info.filename, str(path))
-            problem = _zip_problem(info, known=name in self._members)
-            if problem:
-                raise FormatError(problem, code="bundle.zip", path=f"{path}!{name}", requirement="ST-BND-002")
-            self._members[name] = (info.header_offset, Entry(name, info.file_size, info.CRC))
-        _check_case(self._members, str(path))
-        try:
-            self._bytes = _mapped(path)
-        except OSError as error:
-            raise UsageError(
-                f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
-            ) from error
-        self._check_layout()
-
-    def _check_layout(self) -> None:
-        """Refuse any byte around the members that is not the one that a writer writes."""
-        layout = Layout.of([entry for _, entry in self._members.values()])
-        problem, requirement = None, "ST-BND-009"
-        if list(self._members) != sorted(self._members, key=_rank):
-            problem = f"the members are not in order: {MANIFEST}, then the others by name"
-            requirement = "ST-BND-006"
-        elif self._bytes.size != layout.size:
-            problem = f"the file has {self._bytes.size} bytes, its members and directory need {layout.size}"
-        elif self._bytes[layout.directory_offset :].to_pybytes() != layout.directory:
-            problem = "the directory at its end is damaged, or not written as the standard says"
-        where = str(self.path)
-        for offset, entry in zip(layout.offsets, layout.entries, strict=True):
-            if problem:
-                break
-            header = local_header(entry)
-            if self._bytes[offset : offset + len(header)].to_pybytes() != header:
-                problem, where = (
-                    "its header is damaged, or not written as the standard says",
-                    f"{where}!{entry.name}",
-                )
-        if problem:
-            raise FormatError(problem, code="bundle.zip", path=where, requirement=requirement)
-
-    def check_content(self) -> Iterator[str]:
-        """The names of members whose content has not the CRC-32 that the ZIP file states (ST-BND-009)."""
-        for name, (_, entry) in self._members.items():
-            if zlib.crc32(memoryview(self.read(name)) if entry.size else b"") != entry.crc:
-                yield name
-
-    def names(self) -> list[str]:
-        """The names of all members."""
-        return sorted(self._members)
-
-    def read(self, name: str) -> pa.Buffer:
-        """The bytes of a member, a slice of the mapped file."""
-        found = self._members.get(name)
-        if found is None:
-            raise IntegrityError(
-                "the member is missing",
-                code="bundle.member",
-                path=f"{self.path}!{name}",
-                requirement="ST-BND-012",
-            )
-        offset, entry = found
-        return self._bytes.slice(offset + len(local_header(entry)), entry.size)
-
-
-def _rank(name: str) -> tuple[bool, str]:
-    """What members of a ZIP file are ordered by: the manifest first, then by name (ST-BND-006)."""
-    return name != MANIFEST, name
-
-
-def _zip_problem(info: zipfile.ZipInfo, *, known: bool) -> str | None:
-    if known:
-        return "the member stands in the file twice"
-    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-        return "the member is compressed; members are stored"
-    if info.flag_bits & 0x1:
-        return "the member is encrypted"
-    if stat.S_IFMT(info.external_attr >> 16) not in {0, stat.S_IFREG}:  # many writers leave the type out
-        return "the member is not a plain file"
-    return None
 
 
 def open_container(path: Path) -> Container:
@@ -511,7 +332,7 @@ def write_container(
         UsageError: the path exists and may not be overwritten, or cannot be written.
         FormatError: a name is not allowed, or there twice where upper and lower case are one.
     """
-    _check_case((check_name(name, str(path)) for name, _ in members), str(path))
+    check_case((check_name(name, str(path)) for name, _ in members), str(path))
     with replacing(path, overwrite=overwrite) as temporary:
         if directory:
             for name, content in members:
@@ -519,7 +340,7 @@ def write_container(
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
             return
-        ordered = sorted(members, key=lambda member: _rank(member[0]))
+        ordered = sorted(members, key=lambda member: rank(member[0]))
         entries = [Entry(name, memoryview(content).nbytes, zlib.crc32(content)) for name, content in ordered]
         with temporary.open("wb") as file:
             for entry, (_, content) in zip(entries, ordered, strict=True):

@@ -19,6 +19,12 @@ _DATE: Final = 0x0021
 _MODE: Final = 0o100644 << 16
 _MAX16: Final = 0xFFFF
 _MAX32: Final = 0xFFFFFFFF
+_END: Final = 22
+_END_64: Final = 56
+_LOCATOR: Final = 20
+_CENTRAL: Final = 46
+_LARGEST_ENTRY: Final = _CENTRAL + 255 + 28
+"""Bytes that an entry of the directory can take: its header, a name (ST-BND-003), the extra field of ZIP64."""
 
 
 @dataclass(frozen=True)
@@ -125,3 +131,34 @@ class Layout:
     def size(self) -> int:
         """Size of the whole file, in bytes."""
         return self.directory_offset + len(self.directory)
+
+
+def too_many_entries(file: memoryview, most: int) -> bool:
+    """Whether the directory of a ZIP file has more entries, or more bytes, than that of so many members can have.
+
+    It takes no memory, unlike reading the directory, and looks where readers of ZIP files look: at the bytes before the
+    last end record that there is. What is no ZIP file has no entries.
+
+    Args:
+        file: the whole file.
+        most: members that there may be.
+    """
+    tail = bytes(file[max(0, len(file) - _END - _MAX16) :])
+    place = len(tail) - _END if tail[-_END:].startswith(b"PK\x05\x06") else tail.rfind(b"PK\x05\x06")
+    if place < 0 or place + _END > len(tail):
+        return False
+    end = len(file) - len(tail) + place
+    size = int.from_bytes(tail[place + 12 : place + 16], "little")
+    if end >= _LOCATOR and file[end - _LOCATOR : end - _LOCATOR + 4] == b"PK\x06\x07":
+        end -= _LOCATOR + _END_64
+        if end >= 0 and file[end : end + 4] == b"PK\x06\x06":
+            size = int.from_bytes(file[end + 40 : end + 48], "little")
+    size = min(size, max(end, 0))
+    if size > most * _LARGEST_ENTRY:
+        return True
+    directory = file[end - size : end] if size else file[:0]
+    at = entries = 0
+    while at + _CENTRAL <= size and entries <= most:
+        at += _CENTRAL + sum(struct.unpack_from("<3H", directory, at + 28))
+        entries += 1
+    return entries > most

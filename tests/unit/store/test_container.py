@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from semtrace.errors import FormatError, IntegrityError, UsageError
-from semtrace.store import container, zip_layout
+from semtrace.store import container, zip_container, zip_layout
 from semtrace.store.container import (
     MANIFEST,
     check_name,
@@ -423,7 +423,8 @@ def test_large_sizes_and_places_are_zip64(tmp_path):
 
 
 def test_too_many_members(tmp_path, monkeypatch):
-    monkeypatch.setattr(container, "MAX_MEMBERS", 2)
+    for module in (container, zip_container):
+        monkeypatch.setattr(module, "MAX_MEMBERS", 2)
     path = zipped(tmp_path / "x", [(name, b"") for name in "abc"])
     with pytest.raises(FormatError, match="too many"):
         open_container(path)
@@ -433,6 +434,41 @@ def test_too_many_members(tmp_path, monkeypatch):
         (folder / name).touch()
     with pytest.raises(FormatError, match="too many"):
         open_container(folder).names()
+
+
+def zip64(raw):
+    """A ZIP file with the ends that one of 2^16 members has."""
+    end = len(raw) - 22
+    count, size, offset = (
+        int.from_bytes(raw[end + at : end + at + n], "little") for at, n in ((10, 2), (12, 4), (16, 4))
+    )
+    return raw[:end] + zip_layout.end_records(1 << 16, size, offset).replace(
+        (1 << 16).to_bytes(8, "little"), count.to_bytes(8, "little")
+    )
+
+
+def test_the_directory_is_counted_before_it_is_read(tmp_path, monkeypatch):
+    """Whatever its end says of the number of entries, with and without a comment or ZIP64's records."""
+    path = zipped(tmp_path / "x", [(name, b"") for name in "abc"])
+    raw = path.read_bytes()
+    lies = bytearray(raw)
+    lies[-14:-10] = b"\1\0\1\0"
+    comment = bytearray(raw + b"note")
+    comment[len(raw) - 2 : len(raw)] = b"\4\0"
+    for file in (raw, bytes(lies), bytes(comment), zip64(raw)):
+        assert zip_layout.too_many_entries(memoryview(file), 2)
+        assert not zip_layout.too_many_entries(memoryview(file), 3)
+    long = zipped(tmp_path / "long", [(name * 500, b"") for name in "abc"]).read_bytes()
+    assert zip_layout.too_many_entries(memoryview(long), 3)
+    for file in (b"", b"PK", b"PK\x05\x06", raw[:-22], raw[-22:], b"PK\x05\x06" + b"\xff" * 18, raw[:-10]):
+        assert not zip_layout.too_many_entries(memoryview(file), 2)
+    monkeypatch.setattr(zip_container, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("was read"))
+    for file in (raw, bytes(lies), long):
+        path.write_bytes(file)
+        with pytest.raises(FormatError) as caught:
+            open_container(path)
+        assert caught.value.requirement == "ST-BND-005"
 
 
 def bundle_folder(tmp_path):
