@@ -38,9 +38,10 @@ class SchedulerDocument(Document):
     """A server's scheduler; settings named as vLLM names them (ST-ENG-002).
 
     Attributes:
-        order: order of those who wait: first come, first served; the program that was served least first (`plas`); or
-            the operation with the longest path of work after it first (`critical_path`). The last two are vLLM's priority
-            scheduling with priorities that the program gives.
+        order: order of those who wait: first come, first served; by the first request of the program (`instance_fcfs`) or
+            of the session (`session_fcfs`); the program that was served least first (`plas`); the operation that most calls
+            follow first (`critical_path`), or most tokens, which no server can know (`critical_path_oracle`). All but the
+            first are vLLM's priority scheduling with priorities that the program gives.
         batching: whether requests join at every step, or only when all of a batch have ended (`static`).
         max_num_seqs: most requests running at once.
         max_num_batched_tokens: most tokens in a step.
@@ -54,7 +55,9 @@ class SchedulerDocument(Document):
         async_scheduling: schedule a step while the one before it computes.
     """
 
-    order: Literal["fcfs", "plas", "critical_path"] = "fcfs"
+    order: Literal[
+        "fcfs", "instance_fcfs", "session_fcfs", "plas", "critical_path", "critical_path_oracle"
+    ] = "fcfs"
     batching: Literal["continuous", "static"] = "continuous"
     max_num_seqs: int = Field(default=256, ge=1, lt=1 << 24)
     max_num_batched_tokens: int = Field(default=8192, ge=1, lt=1 << 31)

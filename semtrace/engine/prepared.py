@@ -16,6 +16,7 @@ from semtrace.engine.work import Work
 from semtrace.kernels import run
 from semtrace.records.columns import NULL
 from semtrace.records.execution import Backend as BackendFacts
+from semtrace.replay.controller import runs_on_backend
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
     from semtrace.records.trace import Trace
     from semtrace.replay.arrivals import Instances
 
-FCFS: Final = 0
+RANKED: Final = 0
 PLAS: Final = 1
-CRITICAL_PATH: Final = 2
+INSTANCE_FCFS: Final = 2
+SESSION_FCFS: Final = 3
+"""What the priority of a request is: that of its operation; the service that its instance has had; when the first request of
+its instance, or of its session, was routed. Unread with `fcfs`."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +167,8 @@ class Prepared:
         recorded = self._counts[2][operation]
         return None if recorded == NULL else recorded
 
-    def sticky(self, instance: int, operation: int) -> Hashable:
-        """What a session-sticky router keeps together: a session of an instance; without session, the instance."""
+    def session(self, instance: int, operation: int) -> Hashable:
+        """A session of an instance; operations without session are one of it (ST-ENG-015)."""
         return instance, self._counts[3][operation]
 
     def keys(self, instance: int, operation: int) -> Sequence[int]:
@@ -176,20 +180,25 @@ class Prepared:
 
     @cached_property
     def rule(self) -> int:
-        """`FCFS`, `PLAS` or `CRITICAL_PATH`."""
-        return {"fcfs": FCFS, "plas": PLAS, "critical_path": CRITICAL_PATH}[self.document.scheduler.order]
+        """What priorities are: `RANKED`, `PLAS`, `INSTANCE_FCFS` or `SESSION_FCFS` (ST-ENG-021 to ST-ENG-025)."""
+        order = self.document.scheduler.order
+        return {"plas": PLAS, "instance_fcfs": INSTANCE_FCFS, "session_fcfs": SESSION_FCFS}.get(order, RANKED)
 
     @cached_property
     def rank(self) -> NDArray[np.int64]:
-        """By operation, its fixed priority: minus the tokens of the longest path of work from it on (ST-ENG-021)."""
-        operations = self.trace.operations.rows
-        weight = self.work.prompt_tokens + self.work.output_tokens
-        longest = weight.copy()
-        if self.rule == CRITICAL_PATH:
-            edges = self.trace["edges"]
-            run(longest_paths, edges.rows, longest, weight, edges.ints("source"), edges.ints("target"))
+        """By operation, its fixed priority: minus the calls (ST-ENG-021) or tokens (ST-ENG-025) of the longest path from it on.
+
+        0 in orders whose priorities are not fixed.
+        """
+        order = self.document.scheduler.order
+        if order == "critical_path":
+            weight = runs_on_backend(self.trace).astype(np.int64)
+        elif order == "critical_path_oracle":
+            weight = self.work.prompt_tokens + self.work.output_tokens
         else:
-            longest = np.zeros(operations, dtype=np.int64)
+            return np.zeros(self.trace.operations.rows, dtype=np.int64)
+        longest, edges = weight.copy(), self.trace["edges"]
+        run(longest_paths, edges.rows, longest, weight, edges.ints("source"), edges.ints("target"))
         return -longest
 
     @cached_property
@@ -197,9 +206,9 @@ class Prepared:
         ranks: list[int] = self.rank.tolist()
         return ranks
 
-    def priority(self, operation: int, attained_ns: int) -> int:
-        """Its priority when its instance has been served for this long; smaller is served first."""
-        return attained_ns if self.rule == PLAS else self._ranks[operation]
+    def fixed_priority(self, operation: int) -> int:
+        """Its fixed priority, `rank`; smaller is served first."""
+        return self._ranks[operation]
 
     def step_ns(self, step: Step) -> int:
         """Time of a step, in ns."""

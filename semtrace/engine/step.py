@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from semtrace.engine.lifecycle import Lifecycle
 from semtrace.engine.lifecycle_log import LifecycleLog
 from semtrace.engine.log import Log
+from semtrace.engine.prepared import INSTANCE_FCFS, PLAS, SESSION_FCFS
 from semtrace.engine.routing import Router
 from semtrace.engine.scheduler import Request, Scheduler
 from semtrace.engine.step_state import StepState
@@ -19,7 +20,7 @@ from semtrace.records.enums import EventOutcome, Phase, Tier
 from semtrace.replay.backend import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     import pyarrow as pa
 
@@ -127,6 +128,7 @@ class StepEngine:
         self._log = Log(detail)
         self._history = LifecycleLog(detail, prepared.document.block_bytes)
         self._attained = [0] * len(prepared.group)
+        self._first_ns: dict[Hashable, int] = {}
         self._taken = 0
         self._lifecycle: Lifecycle | None = None
         if policy is not None:
@@ -207,11 +209,11 @@ class StepEngine:
             prepared.prompt_tokens(released.operation),
             max(prepared.output_tokens(released.operation), 1),
             prepared.keys(released.instance, released.operation),
-            prepared.priority(released.operation, self._attained[released.instance]),
+            self._priority(now_ns, released),
             self._taken,
         )
         self._taken += 1
-        server = self._router.choose(prepared.sticky(released.instance, released.operation), request)
+        server = self._router.choose(prepared.session(released.instance, released.operation), request)
         server.scheduler.add(request)
         if self._lifecycle is not None:
             self._requests[released.event] = request
@@ -219,6 +221,17 @@ class StepEngine:
         self._lives[released.event] = Life(
             released.event, released.instance, released.operation, request, server.index, now_ns
         )
+
+    def _priority(self, now_ns: int, released: Released) -> int:
+        """The priority of a request that is routed now (ST-ENG-021 to ST-ENG-025); smaller is served first."""
+        prepared = self._prepared
+        if prepared.rule == PLAS:
+            return self._attained[released.instance]
+        if prepared.rule == INSTANCE_FCFS:
+            return self._first_ns.setdefault(released.instance, now_ns)
+        if prepared.rule == SESSION_FCFS:
+            return self._first_ns.setdefault(prepared.session(released.instance, released.operation), now_ns)
+        return prepared.fixed_priority(released.operation)
 
     def _fill(self, server: Server, now_ns: int) -> None:
         """Start steps until there are as many in flight as may be, or there is nothing to schedule."""

@@ -16,7 +16,7 @@ from semtrace.engine.fast.simulate import Program, simulate
 from semtrace.engine.lifecycle import Lifecycle
 from semtrace.engine.lifecycle_log import LifecycleLog
 from semtrace.engine.log import Detail, detail_tables
-from semtrace.engine.prepared import PLAS, Prepared
+from semtrace.engine.prepared import Prepared
 from semtrace.engine.run import engine, policy_of
 from semtrace.engine.step import StepEngine
 from semtrace.graph.plan import dag
@@ -120,7 +120,7 @@ def both(
     controller.run()
     wanted = controller.ran()
     log = LifecycleLog(TABLES, prepared.document.block_bytes)
-    program = Program(prepared.group, prepared.oversized, prepared.rank, prepared.rule == PLAS)
+    program = Program(prepared.group, prepared.oversized, prepared.rank, prepared.rule)
     made = simulate(
         trace, constraints, copies, prepared.work, prepared.settings, prepared.cost, program,
         detail=True, compiled=compiled, driving=Driving(prepared, *other, log),

@@ -10,7 +10,7 @@ import numpy as np
 from semtrace.engine.document import EngineDocument, cost_of, parse_engine
 from semtrace.engine.fast.simulate import Program, simulate
 from semtrace.engine.log import Detail, detail_tables
-from semtrace.engine.prepared import CRITICAL_PATH, PLAS, Prepared
+from semtrace.engine.prepared import INSTANCE_FCFS, PLAS, RANKED, SESSION_FCFS, Prepared
 from semtrace.engine.settings import EngineSettings, SchedulerSettings
 from semtrace.engine.step import StepEngine
 from semtrace.engine.work import Work
@@ -212,7 +212,7 @@ def random_pressure_case(rng: Random, *, asynchronous: bool = False) -> Case:
     )
     case = single_requests(requests, EngineSettings(scheduler, widest + 1 + rng.randint(0, held), size))
     ranks = [rng.randint(-1, 1) for _ in requests]
-    case.prepared.__dict__.update(rule=CRITICAL_PATH, rank=np.array(ranks, dtype=np.int64))
+    case.prepared.__dict__.update(rule=RANKED, rank=np.array(ranks, dtype=np.int64))
     return case
 
 
@@ -260,7 +260,7 @@ def random_case(rng: Random, *, asynchronous: bool = False) -> Case:
     group = rng.choice((copies.copy, np.arange(len(copies.task)), np.zeros(len(copies.task), dtype=np.int64)))
     prepared = prepare(trace, random_document(rng, settings), settings, work, copies, group)
     if scheduler.order == "priority":
-        rule = rng.choice((PLAS, CRITICAL_PATH))
+        rule = rng.choice((PLAS, RANKED, INSTANCE_FCFS, SESSION_FCFS))
         ranks = [rng.randint(-2, 2) for _ in range(trace.operations.rows)]
         prepared.__dict__.update(rule=rule, rank=np.array(ranks, dtype=np.int64))
     return Case(trace, resolve(trace, random_plan(rng, made)), copies, prepared)
@@ -277,7 +277,7 @@ def by_steps(case: Case, *, detail: bool = True) -> tuple[Controller, StepEngine
 def fast(case: Case, *, detail: bool = True, compiled: bool = False) -> Result:
     """The case on the fast engine."""
     prepared = case.prepared
-    program = Program(prepared.group, prepared.oversized, prepared.rank, prepared.rule == PLAS)
+    program = Program(prepared.group, prepared.oversized, prepared.rank, prepared.rule)
     return simulate(
         case.trace,
         case.constraints,

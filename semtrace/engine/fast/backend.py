@@ -11,7 +11,6 @@ from semtrace.engine.fast.simulate import Program, simulate
 from semtrace.engine.fast.state import ReuseError
 from semtrace.engine.lifecycle_log import LifecycleLog
 from semtrace.engine.log import detail_tables
-from semtrace.engine.prepared import PLAS
 from semtrace.engine.step import StepEngine
 from semtrace.replay.backend import Ran
 from semtrace.replay.controller import Controller, VirtualClock
@@ -65,7 +64,7 @@ class FastEngine:
     def simulate(self, constraints: Constraints, progress: Callable[[int, int], None] | None) -> Ran:
         """Run all instances to their end, or until nothing can happen any more."""
         prepared, trace = self._prepared, self._prepared.trace
-        program = Program(prepared.group, prepared.oversized, prepared.rank, prepared.rule == PLAS)
+        program = Program(prepared.group, prepared.oversized, prepared.rank, prepared.rule)
         log = LifecycleLog(self._detail, prepared.document.block_bytes)
         driving = None if self._policy is None else Driving(prepared, *self._policy, log)
         try:

@@ -159,7 +159,7 @@ def build(
     news0 = regions.add(3 * events + 1 if driven else 0)
     session_of, session_count = _sessions(trace, starts)
     own_sessions = session_count[copies.task]
-    session0 = regions.add(int(own_sessions.sum()))
+    session0 = regions.add(int(own_sessions.sum()) * at.SESSION_SIZE)
     ints0 = regions.add(len(cost.ints))
     geometry0 = regions.add(8)
     longest = _LONGEST_RUN if detail else at.NEVER
@@ -185,7 +185,7 @@ def build(
         at.SLOTS: slots,
         at.STATIC: scheduler.static,
         at.PRIORITY_ORDER: scheduler.order == "priority",
-        at.BY_SERVICE: program.by_service,
+        at.RANKED_BY: program.rule,
         at.ROUTING: _ROUTING[settings.routing],
         at.NEXT_SERVER: server0,
         at.DETAIL: detail,
@@ -241,7 +241,7 @@ def build(
     rows[:, at.KEYS] = key0 + work.key_start[:-1]
     rows[answers[answers != NULL], at.ANSWER] = 1
     rows[:, at.PRIORITY] = program.rank
-    rows[:, at.SESSION] = session_of
+    rows[:, at.SESSION] = session_of * at.SESSION_SIZE
     rows[:, at.TOO_LARGE] = program.refused & backend
     order, bounds = _edges(constraints)
     for trigger in range(3):
@@ -266,14 +266,16 @@ def build(
     rows[:, at.HAS_ANSWER] = answers[copies.task] != NULL
     rows[:, at.COUNTERS] = counter0 + np.cumsum(own_groups) - own_groups
     rows[:, at.SALT] = salt
-    rows[:, at.SESSIONS] = session0 + np.cumsum(own_sessions) - own_sessions
+    rows[:, at.FIRST_ROUTED] = NULL
+    rows[:, at.SESSIONS] = session0 + (np.cumsum(own_sessions) - own_sessions) * at.SESSION_SIZE
+    _records(s, session0, int(own_sessions.sum()), at.SESSION_SIZE)[:, at.SESSION_ROUTED] = NULL
     by_task = np.argsort(groups.task, kind="stable")  # a task's groups, in the order of their ordinals
     first_group = np.cumsum(groups.per_task) - groups.per_task
     place = _ranges(first_group[copies.task], own_groups)
     s[counter0 : counter0 + len(place)] = groups.waits[by_task][place]
     sent = copies.sending_order
     if copies.users:
-        rows[sent[: copies.users], at.ARRIVAL] = 0
+        rows[sent[: copies.users], at.ARRIVAL] = copies.arrival_ns[sent[: copies.users]]
         unsent = sent[copies.users :]
         s[unsent0 : unsent0 + len(unsent)] = instance0 + unsent * at.INSTANCE_SIZE
     else:

@@ -84,7 +84,7 @@ LONGEST_RUN: Final = 52
 STEP_ROOM: Final = 53
 RUN_ROOM: Final = 54
 STATIC: Final = 55
-BY_SERVICE: Final = 56
+RANKED_BY: Final = 56
 TWINS: Final = 57
 ASYNCHRONOUS: Final = 58
 SLOTS: Final = 59
@@ -175,7 +175,13 @@ COUNTERS: Final = 6
 SALT: Final = 7
 SESSIONS: Final = 8
 ATTAINED: Final = 9
-INSTANCE_SIZE: Final = 10
+FIRST_ROUTED: Final = 10
+INSTANCE_SIZE: Final = 11
+
+# A session of an instance: its server, and when its first request was routed.
+SESSION_SERVER: Final = 0
+SESSION_ROUTED: Final = 1
+SESSION_SIZE: Final = 2
 
 # What is due, in the lowest two bits; above them, whose it is.
 IS_END: Final = 0
@@ -296,3 +302,8 @@ ROUND_ROBIN: Final = 0
 LEAST_LOADED: Final = 1
 PREFIX_AWARE: Final = 2
 SESSION_STICKY: Final = 3
+
+# What a priority is; numbers of `prepared`.
+BY_SERVICE: Final = 1
+BY_INSTANCE: Final = 2
+BY_SESSION: Final = 3

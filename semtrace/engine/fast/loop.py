@@ -18,7 +18,9 @@ from semtrace.engine.fast.layout import (
     ATTAINED,
     BLOCK_SIZE,
     BLOCKED,
+    BY_INSTANCE,
     BY_SERVICE,
+    BY_SESSION,
     CACHING,
     CALL_SUBMITTED,
     COMMAND,
@@ -28,6 +30,7 @@ from semtrace.engine.fast.layout import (
     END,
     EVERY_INSTANT,
     FINISHED,
+    FIRST_ROUTED,
     FOUND,
     INSTANCE,
     KEYS,
@@ -40,6 +43,7 @@ from semtrace.engine.fast.layout import (
     NEWS_AT,
     NEXT_END,
     NEXT_SERVER,
+    NONE,
     NOW,
     OBEYED,
     OPERATION,
@@ -53,6 +57,7 @@ from semtrace.engine.fast.layout import (
     PROGRESS,
     PROMPT,
     RANK,
+    RANKED_BY,
     ROUND_ROBIN,
     ROUTING,
     RUN,
@@ -66,6 +71,8 @@ from semtrace.engine.fast.layout import (
     SERVER_SIZE,
     SERVERS_END,
     SESSION,
+    SESSION_ROUTED,
+    SESSION_SERVER,
     SESSIONS,
     STALLED,
     STARTING,
@@ -143,9 +150,26 @@ def choose(s: Numbers, b: Numbers, f: Any, event: int) -> int:
                 best = server
                 longest = hits
         return best
-    place = s[s[event + INSTANCE] + SESSIONS] + s[s[event + OPERATION] + SESSION]
+    place = s[s[event + INSTANCE] + SESSIONS] + s[s[event + OPERATION] + SESSION] + SESSION_SERVER
     if s[place] == 0:
         s[place] = next_server(s)
+    return s[place]
+
+
+def rank(s: Numbers, event: int) -> int:
+    """The priority of a request that is routed now."""
+    operation = s[event + OPERATION]
+    instance = s[event + INSTANCE]
+    if s[RANKED_BY] == BY_SERVICE:
+        return s[instance + ATTAINED]
+    if s[RANKED_BY] == BY_INSTANCE:
+        place = instance + FIRST_ROUTED
+    elif s[RANKED_BY] == BY_SESSION:
+        place = s[instance + SESSIONS] + s[operation + SESSION] + SESSION_ROUTED
+    else:
+        return s[operation + PRIORITY]
+    if s[place] == NONE:
+        s[place] = s[NOW]
     return s[place]
 
 
@@ -158,8 +182,7 @@ def route(s: Numbers, b: Numbers, f: Any) -> None:
         s[SUBMISSIONS] -= 1
         server = choose(s, b, f, event)
         s[event + SERVER] = server
-        operation = s[event + OPERATION]
-        s[event + RANK] = s[s[event + INSTANCE] + ATTAINED] if s[BY_SERVICE] else s[operation + PRIORITY]
+        s[event + RANK] = rank(s, event)
         full = s[STATIC] or s[server + DECODING] == s[MOST_REQUESTS] or s[server + DECODING] == s[MOST_TOKENS]
         head = s[server + WAITING_FIRST] if s[server + WAITING] > 0 else 0
         enqueue(s, server, event)

@@ -12,6 +12,7 @@ from semtrace.engine.fast import loop
 from semtrace.engine.fast.build import build
 from semtrace.engine.fast.driven import Driver
 from semtrace.engine.log import RUN_COLUMNS, STEP_COLUMNS
+from semtrace.engine.prepared import RANKED
 from semtrace.errors import ReplayError
 from semtrace.records.enums import EventOutcome, OperationStatus
 
@@ -87,13 +88,14 @@ class Program:
         group: by instance, in which group prefixes are shared.
         refused: by operation, whether no server could ever run it.
         rank: by operation, its priority; smaller is served first. Unread in the order `fcfs`.
-        by_service: by priority, whether the rank of an event is instead how long its instance has been served, in ns.
+        rule: by priority, whether the rank of an event is that, or how long its instance has been served, or when the first
+            request of its instance or session was routed, in ns (`RANKED` and so on of `prepared`).
     """
 
     group: NDArray[np.int64]
     refused: NDArray[np.bool_]
     rank: NDArray[np.int64]
-    by_service: bool = False
+    rule: int = RANKED
 
 
 def simulate(

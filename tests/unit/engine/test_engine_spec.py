@@ -259,33 +259,58 @@ def finish(operations: list[dict[str, Any]], **scheduler: Any) -> list[str]:
 
 
 def test_critical_path_goes_first():
-    """ST-ENG-020 and ST-ENG-021: `c` has the longest work behind it."""
+    """ST-ENG-020, ST-ENG-021 and ST-ENG-025: most calls follow `c`, counted through a tool; most tokens, as only an oracle knows, `e`."""
     operations = [
         *many(2),
         {"name": "c", "kind": "llm", "prompt": 4, "output": 2},
-        {"name": "d", "kind": "llm", "prompt": 400, "output": 2, "after": ["c"]},
+        {"name": "t", "duration_ns": 1, "after": ["c"]},
+        {"name": "d", "kind": "llm", "prompt": 4, "output": 2, "after": ["t"]},
+        {"name": "e", "kind": "llm", "prompt": 40, "output": 2},
     ]
-    assert finish(operations) == ["o0", "o1", "c", "d"]
-    assert finish(operations, order="critical_path") == ["c", "d", "o0", "o1"]
+    assert finish(operations) == ["o0", "o1", "c", "e", "d"]
+    assert finish(operations, order="critical_path") == ["c", "o0", "o1", "e", "d"]
+    assert finish(operations, order="critical_path_oracle") == ["e", "c", "o0", "o1", "d"]
 
 
-def test_the_program_that_was_served_least_goes_first():
-    """ST-ENG-021: the second call of the first task waits for the first one of the second."""
+def turns(order: str) -> list[str]:
+    """Calls in the order in which they are first scheduled, one at a time: `a1` and `a2` of one session with a tool between,
+    `s1` of another session of that instance, `b1` and `b2` of another instance; `a2`, `s1` and `b2` come while `b1` runs."""
+    call = {"kind": "llm", "prompt": 4, "output": 9}
     short = {
         "engine": {
-            "blocks": 99, "block_size": 4, "cost": [10, 0, 1, 1, 0],
-            "scheduler": {"max_num_seqs": 1, "order": "plas"},
+            "blocks": 99, "block_size": 4, "cost": [10, 0, 1, 1, 0], "scheduler": {"max_num_seqs": 1, "order": order},
         },
         "tasks": [{"arrival_ns": 0}, {"arrival_ns": 1}],
         "operations": [
-            {"name": "a1", "task": 0, "kind": "llm", "prompt": 4, "output": 2},
-            {"name": "a2", "task": 0, "kind": "llm", "prompt": 4, "output": 2, "after": ["a1"]},
-            {"name": "b1", "task": 1, "kind": "llm", "prompt": 4, "output": 2},
+            {"name": "a1", "task": 0, "session": "a", **call},
+            {"name": "t", "task": 0, "duration_ns": 30, "after": ["a1"]},
+            {"name": "late", "task": 0, "duration_ns": 10, "after": ["a1"]},
+            {"name": "s1", "task": 0, "session": "s", **call, "after": ["late"]},
+            {"name": "a2", "task": 0, "session": "a", **call, "after": ["t"]},
+            {"name": "b1", "task": 1, "session": "b", **call},
+            {"name": "b2", "task": 1, "session": "b", **call},
         ],
     }  # fmt: skip
     execution, rows = run(short)
     scheduled = execution.events.ints("scheduled_ns")
-    assert scheduled[rows["a1"]] < scheduled[rows["b1"]] < scheduled[rows["a2"]]
+    names = [each["name"] for each in short["operations"] if each.get("kind")]
+    return sorted(names, key=lambda name: int(scheduled[rows[name]]))
+
+
+def test_the_program_that_was_served_least_goes_first():
+    """ST-ENG-022: the other calls of the first task wait for those of the second, of which none has ended."""
+    assert turns("fcfs") == ["a1", "b1", "b2", "s1", "a2"]
+    assert turns("plas") == ["a1", "b1", "b2", "s1", "a2"]
+
+
+def test_the_instance_that_came_first_goes_on_first():
+    """ST-ENG-023: both sessions of the first instance go before the second call of the second one."""
+    assert turns("instance_fcfs") == ["a1", "b1", "s1", "a2", "b2"]
+
+
+def test_the_session_that_came_first_goes_on_first():
+    """ST-ENG-024: a session that began late has no place by its instance."""
+    assert turns("session_fcfs") == ["a1", "b1", "a2", "b2", "s1"]
 
 
 def test_a_static_batch_takes_nobody_until_all_have_ended():

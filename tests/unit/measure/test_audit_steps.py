@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from engine_runs import base, found, tampered
 from spec_runs import blocks
 
-from semtrace.engine.document import parse_engine, settings_of
+from semtrace.engine.document import SchedulerDocument, parse_engine, settings_of
 from semtrace.engine.log import Log
 from semtrace.engine.prepared import Prepared
 from semtrace.engine.scheduler import Entry, Scheduler
@@ -259,10 +259,11 @@ def test_a_run_may_go_on_over_a_preemption():
 
 # Sound engines.
 
+ORDERS = get_args(SchedulerDocument.model_fields["order"].annotation)
 
 def random_engine(rng: Random) -> dict[str, Any]:
     scheduler = {
-        "order": rng.choice(("fcfs", "plas", "critical_path")),
+        "order": rng.choice(ORDERS),
         "batching": "static" if rng.random() < 0.1 else "continuous",
         "max_num_seqs": rng.choice((1, 2, 3, 5, 64)),
         "max_num_batched_tokens": rng.choice((4, 7, 64, 200)),
