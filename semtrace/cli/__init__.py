@@ -14,6 +14,8 @@ def main() -> None:
     atexit.register(gc.freeze)
     # No command multiplies large matrices: starting threads for that takes a quarter of the processor time of a small one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # None needs pydantic's plug-ins: to look for them, it would read what every installed package says of itself.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     try:
         from semtrace.cli.main import build
         from semtrace.cli.printing import end_at_closed_pipes

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from semtrace.engine.coefficients import Nanoseconds, Share
 from semtrace.errors import DocumentError
 from semtrace.records.columns import NULL
-from semtrace.records.document import Document
+from semtrace.records.document import Document, empty_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,7 +53,7 @@ class ModelShape(Document):
 
     format: Literal["semtrace-model"] = "semtrace-model"
     name: str = Field(min_length=1)
-    aliases: list[str] = Field(default_factory=list)
+    aliases: list[str] = Field(default_factory=empty_list)
     layers: _Count
     hidden_size: _Count
     heads: _Count
@@ -122,7 +122,7 @@ class Device(Document):
 
     format: Literal["semtrace-device"] = "semtrace-device"
     name: str = Field(min_length=1)
-    aliases: list[str] = Field(default_factory=list)
+    aliases: list[str] = Field(default_factory=empty_list)
     bf16_flops: _Amount | None = None
     memory_bytes_per_s: _Amount
     memory_bytes: _Amount

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from semtrace.errors import DocumentError
 from semtrace.policies.interface import LinkFacts, TierName
 from semtrace.policies.registry import find_policy, settings_of_policy
-from semtrace.records.document import Document
+from semtrace.records.document import Document, empty_dict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ class PolicyDocument(Document):
     """
 
     name: str = "prefix"
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=empty_dict)
 
 
 class TierDocument(Document):

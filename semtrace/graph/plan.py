@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from semtrace.records.document import Digest, Document
+from semtrace.records.document import Digest, Document, empty_dict, empty_list
 from semtrace.records.enums import Trigger
 
 TriggerName = Literal["finish", "start", "first_token"]
@@ -70,9 +70,9 @@ class Plan(Document):
     work_digest: Digest
     name: str
     base: Literal["dag", "work-only"] = "dag"
-    options: dict[str, Any] = Field(default_factory=dict)
-    edges: list[AddedEdge] = Field(default_factory=list)
-    groups: list[Group] = Field(default_factory=list)
+    options: dict[str, Any] = Field(default_factory=empty_dict)
+    edges: list[AddedEdge] = Field(default_factory=empty_list)
+    groups: list[Group] = Field(default_factory=empty_list)
 
 
 def dag(work_digest: str) -> Plan:

@@ -155,6 +155,16 @@ def _integer_or_double(digits: str) -> int | float:
     return value if abs(value) < 1 << 53 else float(digits)
 
 
+def empty_list() -> list[Any]:
+    """The default of a field that lists: pydantic reads what `list` itself takes out of its documentation, with a parser."""
+    return []
+
+
+def empty_dict() -> dict[str, Any]:
+    """The default of a field of members; see `empty_list`."""
+    return {}
+
+
 class Document(BaseModel):
     """Base of all documents: strict keys and types, immutable."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from semtrace.records.columns import Columns, known_tables
-from semtrace.records.document import Digest, Document, Int64
+from semtrace.records.document import Digest, Document, Int64, empty_dict, empty_list
 from semtrace.records.execution_tables import EXECUTION_TABLES
 from semtrace.records.trace import Content, MemoryContent
 
@@ -23,7 +23,7 @@ class Backend(Document):
 
     name: str
     version: str | None = None
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=empty_dict)
 
 
 class ExecutionHeader(Document):
@@ -54,9 +54,9 @@ class ExecutionHeader(Document):
     tolerance_ns: int = 0
     measured_at: Literal["client", "server", "witness", "simulator"]
     backend: Backend
-    detail: list[str] = Field(default_factory=list)
-    environment: dict[str, Any] = Field(default_factory=dict)
-    seeds: dict[str, Int64] = Field(default_factory=dict)
+    detail: list[str] = Field(default_factory=empty_list)
+    environment: dict[str, Any] = Field(default_factory=empty_dict)
+    seeds: dict[str, Int64] = Field(default_factory=empty_dict)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from blake3 import blake3
 from pydantic import Field
 
 from semtrace.errors import DocumentError, FormatError, IntegrityError, UnsupportedError
-from semtrace.records.document import Digest, Document, canonical_json
+from semtrace.records.document import Digest, Document, canonical_json, empty_dict, empty_list
 from semtrace.records.execution import ExecutionHeader
 from semtrace.store.digests import show
 
@@ -49,7 +49,7 @@ class StoredTrace(Document):
     trace_digest: Digest
     content_level: Literal["text", "token_ids", "block_hashes", "shape"]
     tables: dict[str, StoredTable]
-    packs: list[StoredPack] = Field(default_factory=list)
+    packs: list[StoredPack] = Field(default_factory=empty_list)
 
 
 class StoredExecution(Document):
@@ -57,9 +57,9 @@ class StoredExecution(Document):
 
     header: ExecutionHeader
     execution_digest: Digest
-    detail_digests: dict[str, Digest] = Field(default_factory=dict)
+    detail_digests: dict[str, Digest] = Field(default_factory=empty_dict)
     tables: dict[str, StoredTable]
-    packs: list[StoredPack] = Field(default_factory=list)
+    packs: list[StoredPack] = Field(default_factory=empty_list)
 
 
 class Producer(Document):
@@ -95,7 +95,7 @@ class Loss(Document):
     effect: Literal["lost", "unknown", "estimated", "inferred", "ignored", "repaired"]
     message: str
     count: int = Field(default=1, ge=1)
-    where: list[str] = Field(default_factory=list)
+    where: list[str] = Field(default_factory=empty_list)
 
 
 class Manifest(Document):
@@ -120,16 +120,17 @@ class Manifest(Document):
     format: Literal["semtrace"]
     spec_version: SpecVersion
     producer: Producer
-    required_features: list[str] = Field(default_factory=list)
-    optional_features: list[str] = Field(default_factory=list)
+    required_features: list[str] = Field(default_factory=empty_list)
+    optional_features: list[str] = Field(default_factory=empty_list)
     trace: StoredTrace | None = None
     executions: dict[str, StoredExecution] = Field(
-        default_factory=dict, json_schema_extra={"propertyNames": {"pattern": f"^{EXECUTION_NAME.pattern}$"}}
+        default_factory=empty_dict,
+        json_schema_extra={"propertyNames": {"pattern": f"^{EXECUTION_NAME.pattern}$"}},
     )
-    tokenizers: dict[str, Digest] = Field(default_factory=dict)
-    sources: list[SourceFile] = Field(default_factory=list)
-    loss: list[Loss] = Field(default_factory=list)
-    lineage: list[dict[str, Any]] = Field(default_factory=list)
+    tokenizers: dict[str, Digest] = Field(default_factory=empty_dict)
+    sources: list[SourceFile] = Field(default_factory=empty_list)
+    loss: list[Loss] = Field(default_factory=empty_list)
+    lineage: list[dict[str, Any]] = Field(default_factory=empty_list)
     licence: str | None = None
     notes: str | None = None
     digest: Digest | None = None

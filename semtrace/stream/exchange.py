@@ -13,6 +13,8 @@ from semtrace.records.document import (
     VALUE_LIMIT,
     Digest,
     Document,
+    empty_dict,
+    empty_list,
     has_too_many_values,
     parse_canonical,
 )
@@ -62,7 +64,7 @@ class ExecutionFacts(Document):
 
     header: ExecutionHeader
     execution_digest: Digest
-    detail_digests: dict[str, Digest] = Field(default_factory=dict)
+    detail_digests: dict[str, Digest] = Field(default_factory=empty_dict)
 
 
 class StreamFacts(Document):
@@ -82,16 +84,17 @@ class StreamFacts(Document):
     """
 
     spec_version: SpecVersion
-    required_features: list[str] = Field(default_factory=list)
-    optional_features: list[str] = Field(default_factory=list)
+    required_features: list[str] = Field(default_factory=empty_list)
+    optional_features: list[str] = Field(default_factory=empty_list)
     trace: TraceFacts | None = None
     executions: dict[str, ExecutionFacts] = Field(
-        default_factory=dict, json_schema_extra={"propertyNames": {"pattern": f"^{EXECUTION_NAME.pattern}$"}}
+        default_factory=empty_dict,
+        json_schema_extra={"propertyNames": {"pattern": f"^{EXECUTION_NAME.pattern}$"}},
     )
-    tokenizers: dict[str, Digest] = Field(default_factory=dict)
-    sources: list[SourceFile] = Field(default_factory=list)
-    loss: list[Loss] = Field(default_factory=list)
-    lineage: list[dict[str, Any]] = Field(default_factory=list)
+    tokenizers: dict[str, Digest] = Field(default_factory=empty_dict)
+    sources: list[SourceFile] = Field(default_factory=empty_list)
+    loss: list[Loss] = Field(default_factory=empty_list)
+    lineage: list[dict[str, Any]] = Field(default_factory=empty_list)
     licence: str | None = None
     notes: str | None = None
 

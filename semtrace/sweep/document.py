@@ -12,7 +12,7 @@ from pydantic import Field
 
 from semtrace.engine.document import change_engine, parse_engine, read_engine
 from semtrace.errors import UsageError
-from semtrace.records.document import Document
+from semtrace.records.document import Document, empty_dict
 from semtrace.replay.scenario import ClosedLoop, Nanoseconds, Poisson, Recorded, Together
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class SweepDocument(Document):
 
     format: Literal["semtrace-sweep"] = "semtrace-sweep"
     engine: str | dict[str, Any] | None = None
-    settings: dict[str, list[Scalar]] = Field(default_factory=dict)
+    settings: dict[str, list[Scalar]] = Field(default_factory=empty_dict)
     plans: list[Literal["dag"] | BarrierChoice] = Field(default=["dag"], min_length=1)
     arrivals: list[Arrivals | None] = Field(default=[None], min_length=1)
     seeds: list[Annotated[int, Field(ge=0, lt=1 << 53)]] = Field(default=[0], min_length=1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 import semtrace
-from semtrace.records.document import NAMESPACED, Digest, Document, Int64
+from semtrace.records.document import NAMESPACED, Digest, Document, Int64, empty_dict, empty_list
 from semtrace.store.digests import show, trace_digest, work_digest
 from semtrace.store.manifest import Producer
 
@@ -29,7 +29,7 @@ class SourceTrace(Document):
     trace_digest: Digest
     tasks: int = Field(ge=0)
     operations: int = Field(ge=0)
-    lineage: list[dict[str, Any]] = Field(default_factory=list)
+    lineage: list[dict[str, Any]] = Field(default_factory=empty_list)
 
 
 class Carried(Document):
@@ -63,10 +63,10 @@ class Step(Document):
     )
     producer: Producer
     inputs: list[SourceTrace]
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: dict[str, Any] = Field(default_factory=empty_dict)
     seed: Int64 | None = None
-    executions: dict[str, Carried] = Field(default_factory=dict)
-    notes: list[str] = Field(default_factory=list)
+    executions: dict[str, Carried] = Field(default_factory=empty_dict)
+    notes: list[str] = Field(default_factory=empty_list)
 
 
 def producer() -> Producer:
