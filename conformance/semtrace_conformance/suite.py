@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 SPEC: Final = "1.0-draft"
 """The version of the standard that the suite is for."""
+DEFLATED: Final = ".deflated"
+"""What the names of files of inputs end with that are kept in the form of RFC 1950, to be small."""
 _AGE_S: Final = 10 * 86_400
 _PARTS: Final = ("cases", "expected", "requirements")
 
@@ -230,7 +233,7 @@ class Suite:
         for each in reversed(chain):
             source = self.root / "cases" / each.id / "input"
             if source.is_dir():
-                shutil.copytree(source, folder, dirs_exist_ok=True)
+                shutil.copytree(source, folder, dirs_exist_ok=True, copy_function=_copy)
             for name in each.removed:
                 (folder / name).unlink()
             for name, target in each.links.items():
@@ -255,6 +258,14 @@ def find_suite() -> Suite:
         if (root / "cases").is_dir():
             return Suite(root)
     raise broken("the cases of the suite are missing from this installation", here)
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file of the suite; one that is kept deflated as what it is."""
+    if source.endswith(DEFLATED):
+        Path(target.removesuffix(DEFLATED)).write_bytes(zlib.decompress(Path(source).read_bytes()))
+    else:
+        shutil.copyfile(source, target)
 
 
 def _set_ages(case: Case, folder: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from semtrace_conformance.making.draft import tables_file
 from semtrace_conformance.making.phases import PHASES, PROFILES, phase_of
-from semtrace_conformance.suite import SPEC, Case, Expected, Mutation, Requirement, Requirements
+from semtrace_conformance.suite import DEFLATED, SPEC, Case, Expected, Mutation, Requirement, Requirements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ Inputs = dict[str, bytes]
 _WIDTH = 118
 _MUCH = 4000
 """Bytes of inputs that two cases share from which on they are kept once."""
+_WORTH = 1000
+"""Bytes that must be saved for a file to be kept deflated."""
 _LONG = 12
 """Members from which on a list of lists is written in full lines."""
 
@@ -204,7 +207,7 @@ class Book:
                 if before.get(name) != content:
                     path = folder / "input" / name
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(content)
+                    _write_input(path, content)
         _write(root / "requirements" / f"tables-{SPEC}.json", tables_file())
 
     def _alike(self, page: Page) -> Page | None:
@@ -220,6 +223,15 @@ class Book:
                 if shared > most:
                     best, most = other, shared
         return best
+
+
+def _write_input(path: Path, content: bytes) -> None:
+    """Write a file of inputs; deflated, where that is much smaller."""
+    small = zlib.compress(content, 9)
+    if len(content) - len(small) >= _WORTH:
+        path.with_name(path.name + DEFLATED).write_bytes(small)
+    else:
+        path.write_bytes(content)
 
 
 def _mutation(case: Case) -> Mutation:

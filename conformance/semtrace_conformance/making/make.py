@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import zipfile
+import zlib
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +32,7 @@ from semtrace_conformance.making.store_cases import add_store
 from semtrace_conformance.making.writer_cases import add_writer
 from semtrace_conformance.messages import ANSWER, GREETING, Run, Start, Stop
 from semtrace_conformance.requirements import read_requirements
-from semtrace_conformance.suite import Case, Expected, Mutation, Requirements
+from semtrace_conformance.suite import DEFLATED, Case, Expected, Mutation, Requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -133,6 +134,8 @@ def differences(one: Path, other: Path) -> list[str]:
             found.append(f"{name}: only in {other if name not in files[0] else one}")
         else:
             raw = [each[name].read_bytes() for each in files]
+            if name.endswith(DEFLATED):
+                raw = [zlib.decompress(each) for each in raw]
             if raw[0] != raw[1] and _said(raw[0]) != _said(raw[1]):
                 found.append(f"{name}: differs")
     return found

@@ -192,7 +192,7 @@ def _instants(book: Book) -> None:
         book,
         "one-instant",
         "chains of no duration, ends and releases at one instant",
-        ["ST-REL-016"],
+        ["ST-REL-016", "ST-REL-018"],
         Work(
             [
                 tool("a", 0),
@@ -397,7 +397,7 @@ def _random(book: Book) -> None:
             book,
             f"random-{seed}",
             f"random work {seed}: all kinds of operations, edges, plans and arrivals at once",
-            ["ST-REL-009", "ST-REL-016"],
+            ["ST-REL-009", "ST-REL-016", "ST-REL-018"],
             work,
             plan=plan,
             scenario={"copies": copies, "arrivals": arrivals},

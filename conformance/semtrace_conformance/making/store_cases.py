@@ -105,10 +105,10 @@ def _got(book: Book) -> None:
     change(
         "get-bomb",
         "an object claims 2^40 bytes of content",
-        ["ST-STO-004", "ST-STO-006"],
+        ["ST-STO-004", "ST-STO-006", "ST-STO-008"],
         {place(TWO): _claiming(1 << 40)},
     )
-    change("get-link", "an object is a link to another", ["ST-STO-004", "ST-STO-006"], {place(TWO): None},
+    change("get-link", "an object is a link to another", ["ST-STO-004", "ST-STO-006", "ST-STO-009"], {place(TWO): None},
            links={place(TWO): "../" + "/".join(place(ONE).split("/")[-2:])})  # fmt: skip
     change("store-version", "the store is of version 2", ["ST-STO-003"],
            {f"{STORE}/semtrace-store.json": rfc8785.dumps({"format": "semtrace-store", "version": 2})})  # fmt: skip
