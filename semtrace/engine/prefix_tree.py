@@ -49,6 +49,9 @@ class Tree:
     Attributes:
         depth: by node, how many tokens lead to it.
         extent: by node, how many tokens it has.
+        parent, branch: by node, where it leaves another one: after `branch` tokens of it. Node 0 is the root: it has no
+            tokens, and leaves itself.
+        label: by node, its first symbol, or where its ids begin, as the start of a run.
         first: where the parts of each string begin, shape (strings + 1,); what it keeps of its holder has none.
         at: by part, how many tokens of the string are before it.
         node: by part, the node that it lies in.
@@ -57,6 +60,9 @@ class Tree:
 
     depth: NDArray[np.int64]
     extent: NDArray[np.int64]
+    parent: NDArray[np.int64]
+    branch: NDArray[np.int64]
+    label: NDArray[np.int64]
     first: NDArray[np.int64]
     at: NDArray[np.int64]
     node: NDArray[np.int64]
@@ -78,8 +84,8 @@ def grow(strings: Strings) -> Tree:
             break
         parts = [np.concatenate([each, np.zeros_like(each)]) for each in parts]
     made, used = int(state[2]), int(state[1])
-    extent, depth = nodes[4][:made], nodes[5][:made]
-    return Tree(depth, extent, first, parts[0][:used], parts[1][:used], level)
+    parent, branch, _, label, extent, depth = (each[:made] for each in nodes)
+    return Tree(depth, extent, parent, branch, label, first, parts[0][:used], parts[1][:used], level)
 
 
 def _insert(
