@@ -1,0 +1,314 @@
+"""What a server answers: a stream of events or one JSON document, read as it comes.
+
+An answer is complete when the server ended it as the protocol says; then its counts and token ids are what was
+received, right or wrong: judging them is the audit's work. Everything a server can do wrong ends as a `Failure`.
+No text of an answer is kept, nor put into a message: servers repeat prompts in theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from semtrace.records.enums import Failure, FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MOST_EVENT_BYTES: Final = 16 << 20
+"""Largest single event of a stream, in bytes."""
+MOST_ANSWER_BYTES: Final = 256 << 20
+"""Largest answer, in bytes."""
+MOST_ERROR_BYTES: Final = 64 << 10
+"""What is kept of the body of an error answer, in bytes; the rest is read and dropped."""
+LONGEST_RETRY_AFTER_NS: Final = 3600 * 1_000_000_000
+"""Longest wait that a Retry-After header is obeyed for, in ns."""
+
+GENERATION: Final = "generation"
+EMBEDDING: Final = "embedding"
+
+_ID_LIMIT: Final = 1 << 32
+_COUNT_LIMIT: Final = 1 << 53
+_WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_DATA: Final = b"data:"
+_DONE: Final = b"[DONE]"
+
+FINISH_REASONS: Final[dict[object, FinishReason]] = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "abort": FinishReason.ABORT,
+}
+"""What servers call a reason, and what it is in the standard; others are unknown."""
+
+
+class Answer:
+    """One answer, from its first byte to its end.
+
+    Attributes:
+        kind: what was asked for, `GENERATION` or `EMBEDDING`.
+        status: HTTP status, 0 before it is there.
+        first_token_ns: when the first output token was read, None if that cannot be told (no stream) or has not come.
+        ids: the output token ids, if the server sends them (`has_ids`).
+        prompt_tokens, cached_tokens, output_tokens: counts that the server tells, None if it does not.
+        finish_reason: why the model stopped, None if unknown.
+        failure: what is wrong, None if nothing is (yet).
+        detail: a few words on the failure, without anything of the request's content.
+        retry_after_ns: how long the server asks to wait, None if it does not.
+        body_bytes: bytes of the answer's body so far.
+        told_id: the request id that the server sent back, None if none.
+        raw: with `keep`, the body of a JSON answer or of an error.
+    """
+
+    __slots__ = (
+        "_buffer", "_data", "_done", "_streamed", "body_bytes", "cached_tokens", "detail", "failure", "finish_reason",
+        "first_token_ns", "has_ids", "ids", "keep", "kind", "output_tokens", "prompt_tokens", "raw",
+        "retry_after_ns", "status", "told_id",
+    )  # fmt: skip
+
+    def __init__(self, kind: str = GENERATION, *, keep: bool = False) -> None:
+        self.kind = kind
+        self.keep = keep
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was read: the request is sent again."""
+        self.status = 0
+        self.first_token_ns: int | None = None
+        self.ids = array("I")
+        self.has_ids = False
+        self.prompt_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.finish_reason: FinishReason | None = None
+        self.failure: Failure | None = None
+        self.detail = ""
+        self.retry_after_ns: int | None = None
+        self.body_bytes = 0
+        self.told_id: str | None = None
+        self.raw = b""
+        self._buffer = b""
+        self._data: list[bytes] = []
+        self._streamed = False
+        self._done = False
+
+    # --- what the connection calls ---------------------------------------------------------------------
+
+    def head(self, status: int, fields: Mapping[bytes, bytes]) -> None:
+        """Status and header fields are there; names of fields are in lower case."""
+        self.status = status
+        self._streamed = status == 200 and fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        told = fields.get(b"x-request-id")
+        if told is not None:
+            self.told_id = told[:256].decode("ascii", "replace")
+        if status != 200:
+            self.failure = of_status(status)
+            self.detail = f"status {status}"
+            self.retry_after_ns = retry_after(fields.get(b"retry-after"))
+
+    def body(self, data: bytes, at_ns: int) -> bool:
+        """A part of the body, read at this instant; returns whether all that matters has been read."""
+        self.body_bytes += len(data)
+        if self.failure is not None:
+            if len(self._buffer) < MOST_ERROR_BYTES:
+                self._buffer += data[:MOST_ERROR_BYTES]
+            return self.body_bytes > MOST_ANSWER_BYTES
+        if self.body_bytes > MOST_ANSWER_BYTES:
+            self._wrong(f"an answer of more than {MOST_ANSWER_BYTES:,} bytes")
+            return True
+        if not self._streamed:
+            self._data.append(data)
+            return False
+        buffer = self._buffer
+        if buffer:
+            data = buffer + data
+        lines = data.split(b"\n")
+        self._buffer = lines.pop()
+        if len(self._buffer) > MOST_EVENT_BYTES:
+            self._wrong(f"an event of more than {MOST_EVENT_BYTES:,} bytes")
+            return True
+        for line in lines:
+            if line.startswith(_DATA):
+                self._data.append(line[5:])
+            elif self._data and (not line or line == b"\r"):
+                self._event(b"\n".join(self._data), at_ns)
+                self._data = []
+                if self._done or self.failure is not None:
+                    return True
+        return False
+
+    def end(self, at_ns: int) -> None:
+        """The body has come to its end as HTTP has it."""
+        if self.failure is not None:
+            self._error_body()
+        elif self._streamed:
+            if self._buffer.startswith(_DATA):
+                self._data.append(self._buffer[5:])
+            if self._data:  # the last event lacks its blank line
+                self._event(b"\n".join(self._data), at_ns)
+            if self.failure is None and not self._done:
+                self.failure = Failure.TRUNCATED
+                self.detail = "the stream ended without [DONE]"
+        else:
+            self._document(b"".join(self._data))
+        self._data = []
+        self._buffer = b""
+
+    def lost(self, failure: Failure, detail: str) -> None:
+        """The connection broke, or could not be had, before the end."""
+        if self.failure is None or self.status in (0, 200):
+            self.failure = failure
+            self.detail = detail
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def _wrong(self, detail: str) -> None:
+        self.failure = Failure.PROTOCOL
+        self.detail = detail
+
+    def _event(self, data: bytes, at_ns: int) -> None:
+        if data.strip() == _DONE:
+            self._done = True
+            return
+        try:
+            value = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            self._wrong("an event of the stream is no JSON")
+            return
+        if not isinstance(value, dict):
+            self._wrong("an event of the stream is no JSON object")
+            return
+        if value.get("error") is not None:
+            self._told_error(value["error"])
+            return
+        self._choices(value.get("choices", ()), at_ns)
+        usage = value.get("usage")
+        if usage is not None:
+            self._usage(usage)
+
+    def _choices(self, choices: Any, at_ns: int | None) -> None:
+        """Take the output in choices; `at_ns` is None where it came all at once."""
+        if not isinstance(choices, list | tuple):
+            self._wrong("`choices` is no list")
+            return
+        for choice in choices:
+            if not isinstance(choice, dict):
+                self._wrong("a choice is no JSON object")
+                return
+            ids = choice.get("token_ids")
+            if ids is not None:
+                self._take_ids(ids)
+                if self.failure is not None:
+                    return
+            if at_ns is not None and self.first_token_ns is None and (ids or _has_output(choice)):
+                self.first_token_ns = at_ns
+            reason = choice.get("finish_reason")
+            if reason is not None:
+                self.finish_reason = FINISH_REASONS.get(reason) if isinstance(reason, str) else None
+
+    def _take_ids(self, ids: Any) -> None:
+        try:
+            self.ids.extend(ids)
+            self.has_ids = True
+        except (TypeError, OverflowError):
+            self._wrong("`token_ids` is no list of token ids")
+
+    def _usage(self, usage: Any) -> None:
+        if not isinstance(usage, dict):
+            self._wrong("`usage` is no JSON object")
+            return
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        values = (usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
+        for value in values:
+            if value is not None and (type(value) is not int or not 0 <= value < _COUNT_LIMIT):
+                self._wrong("a count in `usage` is no count")
+                return
+        prompt, output, _ = values
+        self.prompt_tokens = self.prompt_tokens if prompt is None else prompt
+        self.output_tokens = self.output_tokens if output is None else output
+        self.cached_tokens = self.cached_tokens if cached is None else cached
+
+    def _document(self, data: bytes) -> None:
+        if self.keep:
+            self.raw = data[:MOST_ERROR_BYTES]
+        try:
+            value = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            self._wrong("the answer is no JSON")
+            return
+        if not isinstance(value, dict):
+            self._wrong("the answer is no JSON object")
+            return
+        if value.get("error") is not None:
+            self._told_error(value["error"])
+            return
+        if self.kind == EMBEDDING:
+            if not (isinstance(value.get("data"), list) and value["data"]):
+                self._wrong("the answer has no embedding in `data`")
+                return
+        elif not value.get("choices"):
+            self._wrong("the answer has no `choices`")
+            return
+        else:
+            self._choices(value["choices"], None)
+        if value.get("usage") is not None and self.failure is None:
+            self._usage(value["usage"])
+
+    def _told_error(self, error: Any) -> None:
+        """An error in place of an output, under status 200."""
+        code = error.get("code") if isinstance(error, dict) else None
+        told = code if type(code) is int and 400 <= code < 600 else 500
+        self.failure = of_status(told)
+        self.detail = f"the server told an error in its answer{_words(error)}"
+
+    def _error_body(self) -> None:
+        if self.keep:
+            self.raw = self._buffer
+        try:
+            value = orjson.loads(self._buffer)
+        except orjson.JSONDecodeError:
+            return
+        if isinstance(value, dict):
+            self.detail += _words(value.get("error", value))
+
+
+def _has_output(choice: Mapping[str, Any]) -> bool:
+    """Whether a choice of a stream carries output: a text, or what a chat's delta may hold."""
+    if choice.get("text"):
+        return True
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return False
+    return any(value for name, value in delta.items() if name != "role")
+
+
+def _words(error: Any) -> str:
+    """An error's type and code, if they are words: its message may repeat the prompt."""
+    if not isinstance(error, dict):
+        return ""
+    found = [
+        value
+        for name in ("type", "code")
+        if isinstance(value := error.get(name), str) and _WORD.fullmatch(value)
+    ]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def of_status(status: int) -> Failure:
+    """What a status other than 200 is (ST-LIV-041)."""
+    if status == 429:
+        return Failure.RATE_LIMITED
+    return Failure.SERVER_ERROR if 500 <= status < 600 else Failure.REJECTED
+
+
+def retry_after(value: bytes | None) -> int | None:
+    """How long a Retry-After header asks to wait, in ns; None if there is none, or it is no number of seconds."""
+    if value is None or not re.fullmatch(rb"[0-9]{1,18}", value):
+        return None
+    return min(int(value) * 1_000_000_000, LONGEST_RETRY_AFTER_NS)

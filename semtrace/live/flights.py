@@ -1,0 +1,283 @@
+"""Requests in flight: time limits, attempts, and what is reported of them."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from array import array
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from semtrace.live.answers import Answer
+from semtrace.live.asking import request_id
+from semtrace.records.columns import NULL
+from semtrace.records.enums import EventOutcome, Failure
+from semtrace.replay.backend import FOREVER, Report
+from semtrace.store.digests import artifact_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from semtrace.live.asking import Asker
+    from semtrace.live.bodies import Bodies
+    from semtrace.live.clock import WallClock
+    from semtrace.live.connection import Connection
+    from semtrace.live.connections import Pool
+    from semtrace.replay.backend import Request
+    from semtrace.replay.scenario import Retry
+
+OUTCOMES: Final = {
+    Failure.TIMEOUT: EventOutcome.TIMEOUT,
+    Failure.REJECTED: EventOutcome.REFUSED,
+}
+"""The outcome of failures (ST-LIV-041); that of others is an error."""
+
+_monotonic_ns = time.monotonic_ns
+
+
+class Flight(Answer):
+    """One request in flight, with what is read of its answer.
+
+    Attributes:
+        event, instance, operation: what it is of.
+        attempt: ordinal of the attempt, from 1.
+        sent_ns: when its first byte was first handed to the kernel, monotonic; None before.
+        told_ns: the submission that the controller was told, monotonic.
+        seen_first_ns: the first token that the controller was told, monotonic; None before.
+        connection: the connection that it is on.
+    """
+
+    __slots__ = (
+        "attempt", "connection", "event", "flights", "instance", "operation", "seen_first_ns", "sent_ns", "told_ns",
+    )  # fmt: skip
+
+    def __init__(self, flights: Flights, request: Request, kind: str) -> None:
+        super().__init__(kind)
+        self.flights = flights
+        self.event, self.instance, self.operation = request
+        self.attempt = 1
+        self.sent_ns: int | None = None
+        self.told_ns = 0
+        self.seen_first_ns: int | None = None
+        self.connection: Connection | None = None
+
+    def body(self, data: bytes, at_ns: int) -> bool:
+        """Take a part of the answer; a first token is reported at once."""
+        enough = super().body(data, at_ns)
+        if self.first_token_ns is not None and self.seen_first_ns is None:
+            self.seen_first_ns = self.first_token_ns
+            self.flights.first(self)
+        return enough
+
+    def ended(self, at_ns: int) -> None:
+        """The whole answer is there."""
+        self.end(at_ns)
+        self.connection = None
+        self.flights.over(self, at_ns)
+
+    def broken(self, failure: Failure, detail: str, at_ns: int) -> None:
+        """No whole answer will come."""
+        self.lost(failure, detail)
+        self.connection = None
+        self.flights.over(self, at_ns)
+
+    def again(self) -> bytes:
+        """The request once more."""
+        return self.flights.request(self)
+
+
+class Flights:
+    """All requests in flight.
+
+    Attributes:
+        failures: failed attempts by failure.
+        prompt_counts: answers by how their count of prompt tokens compares with the recorded one.
+        attempts: by event, how often it was submitted.
+        output: by event, the ordinal of its output ids among `contents`, `NULL` for none.
+        contents: distinct output ids as they are stored, by digest, in order of their ordinals.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        clock: WallClock,
+        asker: Asker,
+        bodies: Bodies,
+        events: int,
+        prompt_tokens: Sequence[int],
+        *,
+        timeout_ns: int,
+        retry: Retry,
+    ) -> None:
+        self._pool, self._clock, self._asker, self._bodies = pool, clock, asker, bodies
+        self._prompt = prompt_tokens
+        self._timeout_ns = timeout_ns
+        self._retry = retry
+        self._again_after = {Failure[name.upper()] for name in retry.on}
+        self._deadlines: OrderedDict[int, tuple[int, Flight]] = OrderedDict()
+        self._retries: list[tuple[int, int, Flight]] = []
+        self._waiting_again: set[int] = set()
+        self.reported: list[Report] = []
+        self.failures: Counter[Failure] = Counter()
+        self.prompt_counts: Counter[str] = Counter()
+        self.attempts = array("H", bytes(2 * events))
+        self.output = array("q", [NULL]) * events
+        self.contents: dict[bytes, bytes] = {}
+        self._ordinals: dict[bytes, int] = {}
+
+    # --- what the controller asks ----------------------------------------------------------------------
+
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        """Send requests, those that are ready first; when each was sent, in ns of the run."""
+        sent = [0] * len(requests)
+        late: list[int] = []
+        for at, request in enumerate(requests):
+            if self._bodies.has(request.instance, request.operation):
+                sent[at] = self._first_attempt(request)
+            else:
+                late.append(at)
+        for at in late:
+            sent[at] = self._first_attempt(requests[at])
+        return sent
+
+    def _first_attempt(self, request: Request) -> int:
+        flight = Flight(self, request, self._asker.kind(request.operation))
+        data = self._bodies.take(request.instance, request.operation)
+        self._send(flight, data)
+        flight.told_ns = _monotonic_ns() if flight.sent_ns is None else flight.sent_ns
+        return flight.told_ns - self._clock.origin_ns
+
+    def _send(self, flight: Flight, data: bytes) -> None:
+        self.attempts[flight.event] = flight.attempt
+        self._deadlines[flight.event] = (_monotonic_ns() + self._timeout_ns, flight)
+        self._pool.send(flight, data)
+
+    def next_ns(self) -> int | None:
+        """When something is to be done at the latest, in ns of the run (see `Backend.next_ns`)."""
+        if self.reported:
+            return 0
+        times = []
+        if self._deadlines:
+            times.append(next(iter(self._deadlines.values()))[0])
+        if self._retries:
+            times.append(self._retries[0][0])
+        if not times:
+            return None
+        return min(min(times) - self._clock.origin_ns, FOREVER)
+
+    def reports(self, now_ns: int) -> list[Report]:
+        """What has happened and was not reported; requests whose time is up, and those to be sent again, are seen to."""
+        now = now_ns + self._clock.origin_ns
+        while self._deadlines:
+            deadline, flight = next(iter(self._deadlines.values()))
+            if deadline > now:
+                break
+            self._pool.cancel(flight)
+            flight.broken(Failure.TIMEOUT, "the time limit passed", _monotonic_ns())
+        while self._retries and self._retries[0][0] <= now:
+            _, event, flight = heapq.heappop(self._retries)
+            if event not in self._waiting_again:
+                continue
+            self._waiting_again.discard(event)
+            flight.attempt += 1
+            flight.begin()
+            self._send(flight, self.request(flight))
+        found, self.reported = self.reported, []
+        return found
+
+    def cancel(self, events: Iterable[int]) -> None:
+        """Call requests off: nothing more is reported of them."""
+        gone = set(events)
+        for event in gone:
+            _, flight = self._deadlines.pop(event, (0, None))
+            if flight is not None:
+                self._pool.cancel(flight)
+            self._waiting_again.discard(event)
+        self.reported = [report for report in self.reported if report.event not in gone]
+
+    @property
+    def count(self) -> int:
+        """How many are in flight, or wait for another attempt."""
+        return len(self._deadlines) + len(self._waiting_again)
+
+    # --- what flights tell -----------------------------------------------------------------------------
+
+    def request(self, flight: Flight) -> bytes:
+        """The request of a flight's attempt."""
+        return self._asker.request(flight.instance, flight.operation, flight.attempt)
+
+    def first(self, flight: Flight) -> None:
+        """A first token is there."""
+        at = None if flight.seen_first_ns is None else flight.seen_first_ns - self._clock.origin_ns
+        self.reported.append(Report(flight.event, True, None, None, at))
+
+    def over(self, flight: Flight, at_ns: int) -> None:
+        """An attempt has ended, well or not."""
+        self._deadlines.pop(flight.event, None)
+        failure = flight.failure
+        if failure is not None:
+            self.failures[failure] += 1
+            if failure in self._again_after and flight.attempt < self._retry.attempts:
+                wait = self._retry.wait_ns * self._retry.factor ** (flight.attempt - 1)
+                wait = min(max(wait, flight.retry_after_ns or 0), FOREVER >> 1)
+                self._waiting_again.add(flight.event)
+                heapq.heappush(self._retries, (at_ns + wait, flight.event, flight))
+                return
+        self.reported.append(
+            Report(
+                flight.event,
+                False,
+                self._columns(flight),
+                None if failure is None else OUTCOMES.get(failure, EventOutcome.ERROR),
+                at_ns - self._clock.origin_ns,
+            )
+        )
+
+    def _columns(self, flight: Flight) -> Mapping[str, int | None]:
+        origin = self._clock.origin_ns
+        columns: dict[str, int | None] = {"attempts": flight.attempt, "server": 0}
+        if flight.sent_ns is not None and flight.sent_ns != flight.told_ns:
+            columns["submitted_ns"] = flight.sent_ns - origin
+        if flight.seen_first_ns is not None:
+            columns["first_token_ns"] = flight.seen_first_ns - origin
+        if flight.failure is not None:
+            columns["failure"] = flight.failure
+            return columns
+        output = flight.output_tokens
+        if flight.has_ids:
+            output = len(flight.ids) if output is None else output
+            self._keep(flight)
+        columns["prompt_tokens"] = flight.prompt_tokens
+        columns["cached_tokens"] = flight.cached_tokens
+        columns["output_tokens"] = output
+        columns["finish_reason"] = flight.finish_reason
+        told, recorded = flight.prompt_tokens, self._prompt[flight.operation]
+        self.prompt_counts["unknown" if told is None else "equal" if told == recorded else "other"] += 1
+        return columns
+
+    def _keep(self, flight: Flight) -> None:
+        content = little_endian(flight.ids)
+        digest = artifact_digest(content)
+        ordinal = self._ordinals.get(digest)
+        if ordinal is None:
+            ordinal = self._ordinals[digest] = len(self._ordinals)
+            self.contents[digest] = content
+        self.output[flight.event] = ordinal
+
+    def request_ids(self, instance_of: Sequence[int], operation_of: Sequence[int]) -> dict[int, str]:
+        """Of every event that was sent, the id of its last attempt."""
+        return {
+            event: request_id(instance_of[event], operation_of[event], attempts)
+            for event, attempts in enumerate(self.attempts)
+            if attempts
+        }
+
+
+def little_endian(ids: array[int]) -> bytes:
+    """Token ids as artifacts hold them: 32 bits each, little-endian."""
+    import sys
+
+    if sys.byteorder == "big":
+        ids = array("I", ids)
+        ids.byteswap()
+    return ids.tobytes()
