@@ -88,7 +88,7 @@ class Shuffled(Controller):
 @FAIR
 @given(RANDOM)
 def test_the_order_of_things_at_one_instant_makes_no_difference(rng: Random):
-    """ST-REL-016 and ST-SCN-006."""
+    """ST-REL-018 and ST-SCN-006."""
     made = random_graph(rng)
     plan, chosen = random_plan(rng, made), settle(made.trace, random_scenario(rng, made))
     found = []

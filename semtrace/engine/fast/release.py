@@ -1,7 +1,7 @@
 """What is released when: dependencies, timers, arrivals; the controller's rules (spec, release.md) in the compiled engine.
 
 At one instant everything settles before a server starts work: what is due at once goes into a list, `INSTANT0`, that is
-worked off until it ends. The order in it makes no difference (ST-REL-016).
+worked off until it ends. The order in it makes no difference (ST-REL-018).
 """
 
 from __future__ import annotations

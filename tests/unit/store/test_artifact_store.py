@@ -126,7 +126,7 @@ def corrupt(content):
 
 @pytest.mark.parametrize("kind", corrupt(b"").keys())
 def test_damage_is_found_and_mended(store, kind):
-    """ST-STO-006, ST-STO-013."""
+    """ST-STO-006, ST-STO-013, ST-STO-016."""
     content = b"some content " * 200
     digest = store.put(content)
     stored, requirement = corrupt(content)[kind]
@@ -160,7 +160,7 @@ def test_every_flipped_bit_is_found_or_harmless(store):
 
 
 def test_sizes_are_looked_at_before_decompressing(tmp_path):
-    """A frame that claims more than an object may have is refused by its claim; so is a file that is too long."""
+    """ST-STO-008: a frame that claims more than an object may have is refused by its claim; so is a file that is too long."""
     store = ArtifactStore(tmp_path / "s", create=True, limit=1000)
     bomb = zstandard.compress(bytes(100_000))
     digest = blake3(bytes(100_000)).digest()
@@ -178,6 +178,7 @@ def test_sizes_are_looked_at_before_decompressing(tmp_path):
 
 
 def test_links_and_pipes_are_no_objects(store, tmp_path):
+    """ST-STO-009."""
     content = b"linked"
     digest = store.put(content)
     path = path_of(store, digest)
