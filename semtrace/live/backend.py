@@ -157,9 +157,9 @@ class HttpBackend:
             model=cast("str", found.model),
             stream=settings.stream and not found.cannot("stream"),
             lock=self._lock,
-            ignore_eos=not found.cannot("ignore_eos"),
-            min_tokens=not found.cannot("min_tokens"),
-            return_token_ids=not found.cannot("token_ids_back"),
+            ignore_eos=not found.refuses("ignore_eos"),
+            min_tokens=not found.refuses("min_tokens"),
+            return_token_ids=not found.refuses("token_ids_back"),
             cache_salt=found.can("cache_salt"),
             hints=settings.hints,
         )

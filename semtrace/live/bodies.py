@@ -57,17 +57,16 @@ class Bodies:
         self.held_bytes = 0
         self.most_held_bytes = 0
 
-    def has(self, instance: int, operation: int) -> bool:
-        """Whether the request of an operation in an instance is ready."""
-        return (instance, operation) in self._ready
-
-    def take(self, instance: int, operation: int) -> bytes:
-        """The request of an operation in an instance; it is no longer held."""
+    def ready(self, instance: int, operation: int) -> bytes | None:
+        """The request of an operation in an instance, no longer held; None if it was not made ahead."""
         data = self._ready.pop((instance, operation), None)
         if data is not None:
             self.held_bytes -= len(data)
             self.made_ahead += 1
-            return data
+        return data
+
+    def make(self, instance: int, operation: int) -> bytes:
+        """A request that was not made ahead."""
         self.made_late += 1
         if self._next < len(self._instances):
             self._gone.add((instance, operation))  # so that it is not made when its turn comes

@@ -93,6 +93,10 @@ class Examination:
         """Whether a thing is known not to be there."""
         return name in self.probes and self.probes[name].found == "no"
 
+    def refuses(self, name: str) -> bool:
+        """Whether a member is refused, and not merely read over: then it cannot be sent at all."""
+        return self.cannot(name) and self.probes[name].status != 200
+
     def locks(self) -> list[str]:
         """The ways in which recorded tokens can be locked, the surest first."""
         return [name for name in ("logits_processor", "trace_replay", "annotation") if self.can(name)]

@@ -45,10 +45,11 @@ class Flight(Answer):
         told_ns: the submission that the controller was told, monotonic.
         seen_first_ns: the first token that the controller was told, monotonic; None before.
         connection: the connection that it is on.
+        aloft: whether the attempt goes on.
     """
 
     __slots__ = (
-        "attempt", "connection", "event", "flights", "instance", "operation", "seen_first_ns", "sent_ns", "told_ns",
+        "aloft", "attempt", "connection", "event", "flights", "instance", "operation", "seen_first_ns", "sent_ns", "told_ns",
     )  # fmt: skip
 
     def __init__(self, flights: Flights, request: Request, kind: str) -> None:
@@ -60,6 +61,7 @@ class Flight(Answer):
         self.told_ns = 0
         self.seen_first_ns: int | None = None
         self.connection: Connection | None = None
+        self.aloft = True
 
     def body(self, data: bytes, at_ns: int) -> bool:
         """Take a part of the answer; a first token is reported at once."""
@@ -129,28 +131,29 @@ class Flights:
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         """Send requests, those that are ready first; when each was sent, in ns of the run."""
-        sent = [0] * len(requests)
-        late: list[int] = []
-        for at, request in enumerate(requests):
-            if self._bodies.has(request.instance, request.operation):
-                sent[at] = self._first_attempt(request)
+        bodies, send = self._bodies, self._pool.send
+        flights = [Flight(self, request, self._asker.kind(request.operation)) for request in requests]
+        late: list[Flight] = []
+        # Between two sends of one instant there is nothing that can wait.
+        for flight in flights:
+            data = bodies.ready(flight.instance, flight.operation)
+            if data is None:
+                late.append(flight)
             else:
-                late.append(at)
-        for at in late:
-            sent[at] = self._first_attempt(requests[at])
-        return sent
+                send(flight, data)
+        for flight in late:
+            send(flight, bodies.make(flight.instance, flight.operation))
+        now, origin = _monotonic_ns(), self._clock.origin_ns
+        for flight in flights:
+            flight.told_ns = now if flight.sent_ns is None else flight.sent_ns
+            self._aloft(flight, now)
+        return [flight.told_ns - origin for flight in flights]
 
-    def _first_attempt(self, request: Request) -> int:
-        flight = Flight(self, request, self._asker.kind(request.operation))
-        data = self._bodies.take(request.instance, request.operation)
-        self._send(flight, data)
-        flight.told_ns = _monotonic_ns() if flight.sent_ns is None else flight.sent_ns
-        return flight.told_ns - self._clock.origin_ns
-
-    def _send(self, flight: Flight, data: bytes) -> None:
+    def _aloft(self, flight: Flight, now_ns: int) -> None:
+        """Note that an attempt was made; it may be over already."""
         self.attempts[flight.event] = flight.attempt
-        self._deadlines[flight.event] = (_monotonic_ns() + self._timeout_ns, flight)
-        self._pool.send(flight, data)
+        if flight.aloft:
+            self._deadlines[flight.event] = (now_ns + self._timeout_ns, flight)
 
     def next_ns(self) -> int | None:
         """When something is to be done at the latest, in ns of the run (see `Backend.next_ns`)."""
@@ -181,7 +184,9 @@ class Flights:
             self._waiting_again.discard(event)
             flight.attempt += 1
             flight.begin()
-            self._send(flight, self.request(flight))
+            flight.aloft = True
+            self._pool.send(flight, self.request(flight))
+            self._aloft(flight, _monotonic_ns())
         found, self.reported = self.reported, []
         return found
 
@@ -213,6 +218,7 @@ class Flights:
 
     def over(self, flight: Flight, at_ns: int) -> None:
         """An attempt has ended, well or not."""
+        flight.aloft = False
         self._deadlines.pop(flight.event, None)
         failure = flight.failure
         if failure is not None:
