@@ -152,7 +152,8 @@ def _yield_loop(
 ) -> None:
     """An operation's tokens grow by one with every token that it yields; runs are in the order of events and steps.
 
-    A prefill run of one token a step goes on where one is yielded, if its request is preempted and admitted again at once.
+    A prefill run of one token a step goes on where one is yielded, if its request is preempted and admitted again at once. One without output is
+    scheduled as if it had one token (ST-ENG-010), and ends when that is yielded.
     """
     current = -1
     held = 0
@@ -166,7 +167,7 @@ def _yield_loop(
             out[row] = 1
         elif end > held and (each[row] != 1 or start[row] >= held or outputs[current] <= 0):
             out[row] = -1
-        elif end >= held and outputs[current] > 0:
+        elif end >= held:
             out[row] = end - held + 1
             held = end + 1
 

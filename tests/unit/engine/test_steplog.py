@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semtrace.engine import prepared
+from semtrace.engine.geometry import geometry_of
 from semtrace.engine.steplog import StepLogError, join_logs, read_log
 from semtrace.engine.steplog_runs import log_of_execution
 from semtrace.errors import UsageError
 from semtrace.records.execution import Execution
+from support.lifecycle import run_engine
 from support.step_logs import HEADER, serve
 
 SERVED = [serve(seed) for seed in range(12)]
@@ -205,16 +208,36 @@ def changed(execution: Execution, table: str, column: str, row: int, value: int)
 
 
 @pytest.mark.parametrize("outputs", [0, None])
-def test_an_operation_without_output_yields_no_token(outputs):
-    """ST-COST-043."""
+def test_an_operation_without_output_counts_as_one_with_a_token(outputs):
+    """ST-COST-043 and ST-ENG-010: in the geometry it is as the engine has it."""
     served, event = next(
         (served, request.id) for served in SERVED for request in served.requests if request.max_tokens == 1
     )
-    (last,) = [run[1] + run[2] - 1 for run in served.runs if run[0] == event][-1:]
     log = log_of_execution(changed(served.execution(), "events", "output_tokens", event, outputs), "x")
-    expected = [list(step) for step in served.geometries]
-    expected[last][3] -= 1
-    assert log.geometry.tolist() == expected
+    assert log.geometry.tolist() == [list(step) for step in served.geometries]
+
+
+def test_the_geometry_of_an_engine_is_read_back(monkeypatch):
+    """ST-ENG-010 and ST-COST-043: an embedding, an empty output and a preempted call, as the engine costed their steps."""
+    costed = []
+
+    def noted(step):
+        costed.append(list(geometry_of(step)))
+        return geometry_of(step)
+
+    monkeypatch.setattr(prepared, "geometry_of", noted)
+    operations = [
+        {"name": "a", "kind": "llm", "prompt": 7, "output": 6},
+        {"name": "b", "kind": "llm", "prompt": 3, "output": 4},
+        {"name": "e", "kind": "embed", "prompt": 5},
+        {"name": "z", "kind": "llm", "prompt": 6, "output": 0, "after": ["a"]},
+    ]
+    scheduler = {"prefix_caching": False, "max_num_batched_tokens": 9}
+    engine = {"blocks": 5, "block_size": 4, "scheduler": scheduler, "cost": [10, 0, 1, 1, 0]}
+    ran = run_engine(operations, engine)
+    assert ran.execution.events.ints("preemptions").max() > 0
+    assert log_of_execution(ran.execution, "x").geometry.tolist() == costed
+    assert sum(step[3] for step in costed) == 12
 
 
 @pytest.mark.parametrize(
