@@ -22,6 +22,7 @@ from semtrace.measure.audit_events import (
     judge_counts,
     judge_durations,
     judge_ends,
+    judge_finish_reasons,
     judge_ids,
     judge_presence,
     judge_times,
@@ -30,6 +31,7 @@ from semtrace.measure.audit_form import judge_form, judge_header, judge_outcomes
 from semtrace.measure.audit_ideal import judge_ideal
 from semtrace.measure.audit_order import judge_order
 from semtrace.measure.audit_release import judge_arrivals, judge_release
+from semtrace.measure.audit_room import judge_room
 from semtrace.measure.audit_steps import engine_of, judge_steps
 from semtrace.measure.audit_transfers import judge_transfers
 from semtrace.measure.ready import Expected, no_plan
@@ -90,7 +92,9 @@ def audit(
     judge_arrivals(case)
     judge_counts(case)
     judge_ids(case)
+    judge_finish_reasons(case)
     lateness = judge_release(case)
+    judge_room(case)
     judge_order(case)
     judge_durations(case)
     judge_ideal(case, judge_form(case))

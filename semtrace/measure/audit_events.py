@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from semtrace.records.columns import NULL
-from semtrace.records.enums import EventOutcome, Evidence, OperationKind, OperationStatus
+from semtrace.records.enums import EventOutcome, Evidence, FinishReason, OperationKind, OperationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -320,6 +320,26 @@ def judge_ids(case: Case) -> None:
         lambda case_: str(problems[case_]),
         column="output_ids",
     )
+
+
+def judge_finish_reasons(case: Case) -> None:
+    """Why the model stopped is as recorded (ST-AUD-023); of token-locked runs, where both are known."""
+    slots = case.slots
+    if slots.execution.header.mode != "token_locked":
+        return
+    recorded, seen = slots.recorded("finish_reason"), slots.seen("finish_reason")
+    locked = (slots.recorded("kind") == OperationKind.LLM) & ~slots.fixed & case.as_recorded
+    at = np.flatnonzero(locked & (recorded != NULL) & (seen != NULL))
+
+    def reasons(case_: int) -> str:
+        ran, wanted = (_reason(int(column[at[case_]])) for column in (seen, recorded))
+        return f"the model stopped for {ran}, {wanted} is recorded"
+
+    case.judge("ST-AUD-023", at, seen[at] != recorded[at], reasons, column="finish_reason")
+
+
+def _reason(number: int) -> str:
+    return FinishReason(number).name.lower() if number in {*FinishReason} else f"reason {number}"
 
 
 def _difference(expected: bytes | None, got: bytes | None) -> str | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from semtrace.errors import SemtraceError
 from semtrace.measure.audit_form import scenario_of
+from semtrace.measure.audit_room import Room
 from semtrace.measure.path import end_slot
 from semtrace.measure.ready import FREE
 from semtrace.measure.report import Lateness
@@ -86,10 +87,9 @@ def judge_arrivals(case: Case) -> None:
 
 
 def _closed_loop(slots: Slots, wanted: Instances) -> NDArray[np.int64]:
-    """Arrivals of a closed loop: the first at 0, each further one a think time after the next answer."""
-    due = np.full(slots.instances, NULL, dtype=np.int64)
+    """Arrivals of a closed loop: each user's first as told, each further one a think time after the next answer."""
+    due = wanted.arrival_ns.copy()
     order = wanted.sending_order
-    due[order[: wanted.users]] = 0
     later = order[wanted.users :]
     ends = [_answered(slots, instance) for instance in range(slots.instances)]
     # The k-th later arrival follows from the k-th answer; answers that are not known come after those that are
@@ -324,7 +324,12 @@ def _judge_late(case: Case, reported: NDArray[np.bool_]) -> Lateness | None:
         return None
     exact = case.expected.full.exact_ns
     known = (slots.submitted != NULL) & (exact != NULL)
-    late = slots.submitted - after(exact, slots.recorded("external_delay_ns"))
+    due = after(exact, slots.recorded("external_delay_ns"))
+    room = Room.of(case)
+    if room is not None:  # what waits for room is due when there is room
+        slot, since = room.since()
+        due[slot] = np.where(due[slot] == NULL, NULL, np.maximum(due[slot], since))
+    late = slots.submitted - due
     ledger.skip("ST-AUD-033", "submission or release not known", int((~known).sum()))
     ledger.skip("ST-AUD-033", "submitted early, which is reported", int((known & reported).sum()))
     at = np.flatnonzero(known & ~reported)

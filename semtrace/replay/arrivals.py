@@ -25,7 +25,7 @@ class Instances:
     Attributes:
         task: task of each.
         copy: ordinal among the copies of its task.
-        arrival_ns: when it arrives; `NULL` where that follows from the run (closed loop).
+        arrival_ns: when it arrives; `NULL` where that follows from the run: in a closed loop, all but each user's first.
         sending_order: the instances in the order in which they are sent: all first copies, then all second ones.
         prefix_group: instances with equal numbers may find each other's prefixes in a cache, others may not (ST-SCN-011).
         users: number of users of a closed loop, 0 if it is none.
@@ -105,5 +105,7 @@ def instances(trace: Trace, scenario: Scenario) -> Instances:
     elif isinstance(arrivals, Together):
         arrival[:] = 0
     elif isinstance(arrivals, ClosedLoop):
+        first = order[: arrivals.users]
+        arrival[first] = [user * arrivals.ramp_ns // arrivals.users for user in range(len(first))]
         return Instances(task, copy, arrival, order, group, arrivals.users, arrivals.think_ns)
     return Instances(task, copy, arrival, order, group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from semtrace.graph.resolve import Constraints
     from semtrace.records.enums import EventOutcome
     from semtrace.records.execution import Backend as BackendFacts
-    from semtrace.records.trace import Trace
+    from semtrace.records.trace import Content, Trace
     from semtrace.replay.arrivals import Instances
+    from semtrace.replay.controller import Clock
     from semtrace.replay.scenario import Scenario
 
 
 Simulator = Literal["fast", "step"]
+
+FOREVER: Final = 1 << 62
+"""What `next_ns` of a backend says while something will happen, and only the world knows when."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,14 @@ class Report(NamedTuple):
         first_token: whether its first token is there (and it goes on).
         columns: at its end, columns of the events table that the backend knows (`scheduled_ns`, `server` …).
         outcome: how it ended, if not as in the recorded run.
+        at_ns: when it happened, if not just now: on a wall clock, when the backend saw it.
     """
 
     event: int
     first_token: bool
     columns: Mapping[str, int | None] | None = None
     outcome: EventOutcome | None = None
+    at_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,9 @@ class Ran:
         columns: columns of the events table, times and counts, `NULL` where unknown.
         outcome: of each event.
         detail: the detail tables that were kept.
+        request_id: the id in the server's log, of events that have one.
+        output_ids: the ordinal in the content of the token ids of its output, of events that have them.
+        content: output token ids.
     """
 
     instance: Sequence[int] | NDArray[np.int64]
@@ -91,6 +100,9 @@ class Ran:
     columns: Mapping[str, Sequence[int] | NDArray[np.int64]]
     outcome: Sequence[int] | NDArray[np.int64]
     detail: Mapping[str, pa.Table] = field(default_factory=dict)
+    request_id: Mapping[int, str] = field(default_factory=dict)
+    output_ids: Mapping[int, int] = field(default_factory=dict)
+    content: Content | None = None
 
 
 class Runner(Protocol):
@@ -127,10 +139,13 @@ class Backend(Runner, Protocol):
     this instant and those that ended, as requests.
     """
 
-    def submit(self, now_ns: int, requests: Sequence[Request]) -> None:
+    def submit(self, now_ns: int, requests: Sequence[Request]) -> Sequence[int] | None:
         """Take requests, in order of (instance, operation).
 
         Those of one instant may come in several calls: a backend that cares sorts them in `start` (ST-REL-017).
+
+        Returns:
+            On a wall clock, when each was handed over, in order. None on a virtual one: now.
         """
         ...
 
@@ -139,7 +154,7 @@ class Backend(Runner, Protocol):
         ...
 
     def next_ns(self) -> int | None:
-        """When something happens next, None if nothing will."""
+        """When something happens next, None if nothing will, `FOREVER` if something will and nobody knows when."""
         ...
 
     def reports(self, now_ns: int) -> list[Report]:
@@ -148,4 +163,46 @@ class Backend(Runner, Protocol):
 
     def detail(self) -> Mapping[str, pa.Table]:
         """After the run, the detail tables that it kept, by name; those without rows too."""
+        ...
+
+
+@runtime_checkable
+class RealBackend(Backend, Protocol):
+    """A backend that runs a model, and so has more to tell than times and counts."""
+
+    def environment(self) -> Mapping[str, Any]:
+        """Facts of the run for the execution's header: what the server is, what was found of it, what was counted."""
+        ...
+
+    def outputs(self) -> tuple[Mapping[int, int], Content]:
+        """Of events whose output token ids were kept, the artifact's ordinal in the content, and the content."""
+        ...
+
+    def request_ids(self) -> Mapping[int, str]:
+        """Of events that were sent, the id of the last attempt in the server's log."""
+        ...
+
+
+@runtime_checkable
+class LiveBackend(RealBackend, Protocol):
+    """A backend in the world: it is on a wall clock, must be opened before the run and closed after it."""
+
+    def clock(self) -> Clock:
+        """The clock of the run; its time 0 is set when `open` ends."""
+        ...
+
+    def open(self) -> None:
+        """Make ready: connect, warm up; then set the clock's origin.
+
+        Raises:
+            ReplayError: the backend is not there, or cannot do what the scenario asks of it.
+        """
+        ...
+
+    def cancel(self, events: Sequence[int]) -> None:
+        """Call these requests off; nothing more is reported of them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; also after a run that was stopped, and more than once."""
         ...

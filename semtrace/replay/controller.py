@@ -3,24 +3,29 @@
     ready(v)   = max over (u→v) of trigger(u) + lag         the instance's arrival, if v waits for nothing
     release(v) = ready(v) + external delay(v)
 
-These are ST-REL-005 to ST-REL-007; a virtual clock submits at exactly the release (ST-REL-008). At one instant everything settles, chains of zero duration included, before the backend starts work: so the
-outcome does not depend on the order in which things of one instant are found.
+These are ST-REL-005 to ST-REL-007; a virtual clock submits at exactly the release (ST-REL-008). At one instant everything
+settles, chains of zero duration included, before the backend starts work: so the outcome does not depend on the order in
+which things of one instant are found.
+
+On a wall clock things are taken as soon as they are seen, each at the instant at which it happened; only a submission is at
+the instant at which it was made, which is the release or later (ST-LIV-002, ST-LIV-003).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import numpy as np
 
 from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome, OperationKind, OperationStatus, Trigger
-from semtrace.replay.backend import Ran, Request
+from semtrace.replay.backend import LiveBackend, Ran, RealBackend, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -46,20 +51,51 @@ COUNTS: Final = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What a run does beyond releasing: settings of a scenario for backends in the world.
+
+    Attributes:
+        concurrency: the most model operations in flight; None for no limit.
+        on_failure: what becomes of the operations that wait for one that failed, and did not when it was recorded: they
+            go on (`proceed`), they are not run (`skip`), or nothing more of their instance is run (`fail`).
+    """
+
+    concurrency: int | None = None
+    on_failure: Literal["proceed", "skip", "fail"] = "proceed"
+
+
+RULES: Final = Rules()
+"""Those of a virtual clock."""
+
+
 class Clock(Protocol):
     """What time it is, and how to get to a later time."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is to end now."""
+        ...
+
+    @property
+    def origin_unix_ns(self) -> int | None:
+        """Unix time of the run's origin; None on a virtual clock."""
+        ...
 
     def now_ns(self) -> int:
         """The time since the run's origin, in ns."""
         ...
 
     def wait_until(self, time_ns: int) -> None:
-        """Come back when it is this time."""
+        """Come back when it is this time; on a wall clock also before, when the backend has something to report."""
         ...
 
 
 class VirtualClock:
     """A clock that jumps to where it is told to."""
+
+    stopping: bool = False
+    origin_unix_ns: int | None = None
 
     def __init__(self) -> None:
         self._now = 0
@@ -95,8 +131,11 @@ class Controller:
         backend: Backend,
         clock: Clock,
         progress: Callable[[int, int], None] | None = None,
+        rules: Rules = RULES,
     ) -> None:
         self._backend = backend
+        self._rules = rules
+        self._every = 1024 if clock.origin_unix_ns is None else 1
         self._clock = clock
         self._progress = progress
         self._instances = instances
@@ -135,6 +174,9 @@ class Controller:
         self._not_sent: deque[int] = deque()
         self._answered: set[int] = set()
         self._done = 0
+        # What is in flight on the backend, and what was released and waits for room there (ST-LIV-010).
+        self._in_flight: set[int] = set()
+        self._no_room: deque[int] = deque()
         # A backend that looks at what it does not run is told of it, instant by instant.
         self._observe = getattr(backend, "observe", None)
         self._seen_started: list[Request] = []
@@ -145,8 +187,6 @@ class Controller:
         order = self._instances.sending_order.tolist()
         if self._instances.users:
             self._not_sent.extend(order[self._instances.users :])
-            for instance in order[: self._instances.users]:
-                self.arrival_ns[instance] = 0
         for instance, arrival in enumerate(self.arrival_ns):
             if arrival != NULL:
                 heapq.heappush(self._timers, (arrival, _ARRIVAL, instance))
@@ -154,7 +194,7 @@ class Controller:
             coming = self._backend.next_ns()
             if self._timers and (coming is None or self._timers[0][0] < coming):
                 coming = self._timers[0][0]
-            if coming is None:
+            if coming is None or self._clock.stopping:
                 return
             self._clock.wait_until(coming)
             now = self._clock.now_ns()
@@ -166,9 +206,12 @@ class Controller:
 
     def ran(self) -> Ran:
         """What happened, after `run`."""
-        return Ran(
-            self.instance, self.operation, self.arrival_ns, self.columns, self.outcome, self._backend.detail()
-        )
+        told: dict[str, Any] = {}
+        if isinstance(self._backend, RealBackend):
+            output_ids, content = self._backend.outputs()
+            told = {"request_id": self._backend.request_ids(), "output_ids": output_ids, "content": content}
+        detail = self._backend.detail()
+        return Ran(self.instance, self.operation, self.arrival_ns, self.columns, self.outcome, detail, **told)
 
     def _settle(self, now: int) -> None:
         """Ends, arrivals and releases of this instant, until there are no more (ST-REL-016)."""
@@ -180,25 +223,47 @@ class Controller:
             if len(reports) > 1:
                 reports.sort(key=lambda each: (each.event, not each.first_token))
             for report in reports:
+                at = now if report.at_ns is None else report.at_ns
                 if report.first_token:
-                    self._first_token(report.event, now)
+                    self._first_token(report.event, at)
                 else:
                     for name, value in (report.columns or {}).items():
+                        if name not in self.columns:  # one that only backends in the world tell
+                            self.columns[name] = [NULL] * len(self.outcome)
                         self.columns[name][report.event] = NULL if value is None else value
-                    self._end(report.event, now, report.outcome)
+                    self._in_flight.discard(report.event)
+                    self._end(report.event, at, report.outcome)
             released: list[int] = []
+            coming = 0  # of those released, the model operations
+            while self._no_room and self._room(coming):
+                event = self._no_room.popleft()
+                if self.outcome[event] == EventOutcome.UNFINISHED:
+                    released.append(event)
+                    coming += 1
             while timers and timers[0][0] <= now:
-                _, what, which = heapq.heappop(timers)
-                if what == _END:
+                time, what, which = heapq.heappop(timers)
+                if what == _ARRIVAL:
+                    self._arrive(which, time)
+                elif self.outcome[which] != EventOutcome.UNFINISHED:
+                    continue  # skipped or called off meanwhile
+                elif what == _END:
                     if self._observe is not None:
                         self._seen_ended.append(Request(which, self.instance[which], self.operation[which]))
-                    self._end(which, now)
-                elif what == _ARRIVAL:
-                    self._arrive(which, now)
-                else:
+                    self._end(which, time)
+                elif not self._on_backend[self.operation[which]]:
                     released.append(which)
+                elif self._room(coming):
+                    released.append(which)
+                    coming += 1
+                else:
+                    self._no_room.append(which)
             if released:
                 self._release(released, now)
+
+    def _room(self, coming: int) -> bool:
+        """Whether the backend may have one more model operation than is in flight and coming (ST-LIV-010)."""
+        most = self._rules.concurrency
+        return most is None or len(self._in_flight) + coming < most
 
     def _arrive(self, instance: int, now: int) -> None:
         first, last = self._first_event[instance], self._first_event[instance + 1]
@@ -220,18 +285,24 @@ class Controller:
         requests: list[Request] = []
         for event in sorted(events):
             operation = self.operation[event]
-            self.columns["submitted_ns"][event] = now
             if self._on_backend[operation]:
                 requests.append(Request(event, self.instance[event], operation))
-            else:
-                for name, recorded in self._recorded_tokens.items():
-                    self.columns[name][event] = recorded[operation]
-                if self._observe is not None:
-                    self._seen_started.append(Request(event, self.instance[event], operation))
-                heapq.heappush(self._timers, (now + self._duration[operation], _END, event))
-            self._fire(event, Trigger.START, now)
-        if requests:
-            self._backend.submit(now, requests)
+                continue
+            started = self._clock.now_ns()
+            self.columns["submitted_ns"][event] = started
+            for name, recorded in self._recorded_tokens.items():
+                self.columns[name][event] = recorded[operation]
+            if self._observe is not None:
+                self._seen_started.append(Request(event, self.instance[event], operation))
+            heapq.heappush(self._timers, (started + self._duration[operation], _END, event))
+            self._fire(event, Trigger.START, started)
+        if not requests:
+            return
+        self._in_flight.update(request.event for request in requests)
+        sent = self._backend.submit(now, requests) or [now] * len(requests)
+        for request, time in zip(requests, sent, strict=True):
+            self.columns["submitted_ns"][request.event] = time
+            self._fire(request.event, Trigger.START, time)
 
     def _first_token(self, event: int, now: int) -> None:
         if event not in self._token_came:
@@ -240,8 +311,15 @@ class Controller:
 
     def _end(self, event: int, now: int, outcome: EventOutcome | None = None) -> None:
         operation, instance = self.operation[event], self.instance[event]
+        recorded = self._recorded_outcome[operation]
         self.columns["finished_ns"][event] = now
-        self.outcome[event] = self._recorded_outcome[operation] if outcome is None else outcome
+        self.outcome[event] = recorded if outcome is None else outcome
+        self._in_flight.discard(event)
+        if self.outcome[event] != recorded and self._rules.on_failure != "proceed":
+            self._token_came.discard(event)
+            self._account(event, now)
+            self._give_up(event, now)
+            return
         self._first_token(event, now)  # a trigger that has not come comes with the end (ST-REL-004)
         self._token_came.discard(event)
         self._fire(event, Trigger.FINISH, now)
@@ -250,16 +328,64 @@ class Controller:
             missing = self._missing_of_group.get(key, self._followers.waits[group]) - 1
             self._missing_of_group[key] = missing
             if missing == 0:
-                distance = self._first_event[instance] - self._starts[self._task[instance]]
                 for held in self._followers.holds[group]:
-                    self._satisfy(held + distance, now)
+                    self._satisfy(self._of_instance(held, instance), now)
+        self._account(event, now)
+
+    def _account(self, event: int, now: int) -> None:
+        """Count an operation that has come to its terminal state."""
+        operation, instance = self.operation[event], self.instance[event]
         self._left[instance] -= 1
         answer = self._answer[self._task[instance]]
         if operation == answer or (self._left[instance] == 0 and answer == NULL):
             self._answer_given(instance, now)
         self._done += 1
-        if self._progress is not None and self._done % 1024 == 0:
+        if self._progress is not None and self._done % self._every == 0:
             self._progress(self._done, len(self.outcome))
+
+    def _of_instance(self, operation: int, instance: int) -> int:
+        """The event of an operation in an instance of its task."""
+        return operation - self._starts[self._task[instance]] + self._first_event[instance]
+
+    def _give_up(self, event: int, now: int) -> None:
+        """After a failure: what waits for it is skipped, or its whole instance is called off (ST-LIV-012)."""
+        instance = self.instance[event]
+        if self._rules.on_failure == "fail":
+            whole = range(self._first_event[instance], self._first_event[instance + 1])
+            open_events = [each for each in whole if self.outcome[each] == EventOutcome.UNFINISHED]
+            running = [each for each in open_events if each in self._in_flight]
+            if running:
+                self._live.cancel(running)
+            for each in open_events:
+                if self.columns["submitted_ns"][each] == NULL:
+                    self._skip(each, now)
+                else:
+                    self.outcome[each] = EventOutcome.CANCELLED
+                    self.columns["finished_ns"][each] = now
+                    self._in_flight.discard(each)
+                    self._account(each, now)
+            return
+        waiting = [event]
+        while waiting:
+            operation = self.operation[waiting.pop()]
+            for operation_after in self._followers.after(operation):
+                after = self._of_instance(operation_after, instance)
+                if (
+                    self.outcome[after] == EventOutcome.UNFINISHED
+                    and self.columns["submitted_ns"][after] == NULL
+                ):
+                    self._skip(after, now)
+                    waiting.append(after)
+
+    @property
+    def _live(self) -> LiveBackend:
+        if not isinstance(self._backend, LiveBackend):
+            raise TypeError("rules are for backends in the world")
+        return self._backend
+
+    def _skip(self, event: int, now: int) -> None:
+        self.outcome[event] = EventOutcome.SKIPPED
+        self._account(event, now)
 
     def _fire(self, event: int, trigger: Trigger, now: int) -> None:
         for distance, lag in self._followers.edges[trigger].get(self.operation[event], ()):
@@ -310,3 +436,11 @@ class _Followers:
         for group, wait in enumerate(constraints.waits):
             for operation in wait.tolist():
                 self.groups.setdefault(operation, []).append(group)
+
+    def after(self, operation: int) -> Iterator[int]:
+        """The operations that wait for it, one that waits in several ways several times."""
+        for edges in self.edges.values():
+            for distance, _ in edges.get(operation, ()):
+                yield operation + distance
+        for group in self.groups.get(operation, ()):
+            yield from self.holds[group]

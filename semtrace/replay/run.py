@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,8 @@ from semtrace.records.enums import EventOutcome, Evidence, OperationKind, Outcom
 from semtrace.records.execution import Execution, ExecutionHeader
 from semtrace.records.execution_tables import EVENTS, INSTANCES
 from semtrace.replay.arrivals import instances, settle
-from semtrace.replay.backend import Setup, Simulation
-from semtrace.replay.controller import TIMES, Controller, VirtualClock, runs_on_backend
+from semtrace.replay.backend import LiveBackend, RealBackend, Setup, Simulation
+from semtrace.replay.controller import TIMES, Controller, Rules, VirtualClock, runs_on_backend
 from semtrace.replay.ideal import IdealBackend
 from semtrace.replay.scenario import Drawn
 from semtrace.store.digests import show, work_digest
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from semtrace.graph.plan import Plan
+    from semtrace.graph.resolve import Constraints
     from semtrace.records.trace import Trace
     from semtrace.replay.arrivals import Instances
     from semtrace.replay.backend import Backend, Ran, Simulator
+    from semtrace.replay.controller import Clock
+    from semtrace.replay.resume import Resume
     from semtrace.replay.scenario import Scenario
 
 
@@ -50,7 +54,21 @@ def _engine(setup: Setup) -> Backend | Simulation:
     return engine(setup)
 
 
-BACKENDS: Final[dict[str, Callable[[Setup], Backend | Simulation]]] = {"ideal": _ideal, "engine": _engine}
+def _http(setup: Setup) -> Backend:
+    from semtrace.live.backend import HttpBackend
+
+    return HttpBackend(setup)
+
+
+def _vllm(setup: Setup) -> Backend:
+    from semtrace.live.vllm.backend import in_process
+
+    return in_process(setup)
+
+
+BACKENDS: Final[dict[str, Callable[[Setup], Backend | Simulation]]] = {
+    "ideal": _ideal, "engine": _engine, "http": _http, "vllm": _vllm,
+}  # fmt: skip
 """The backends by name: each makes one for a run."""
 MOST_EVENTS = 50_000_000
 """Events that a replay may have: all of them are held in memory until it ends (ST-SCN-016)."""
@@ -89,8 +107,10 @@ def replay(
     detail: Iterable[str] = (),
     simulator: Simulator = "fast",
     progress: Callable[[int, int], None] | None = None,
+    started: Callable[[Clock], None] | None = None,
+    resume: Resume | None = None,
 ) -> Execution:
-    """Replay a trace under a plan in a scenario, on a virtual clock.
+    """Replay a trace under a plan in a scenario, on a virtual clock or, with a backend in the world, on a wall clock.
 
     Args:
         trace: the trace; valid (see `semtrace.check`).
@@ -100,9 +120,11 @@ def replay(
         detail: the detail tables to keep, of `DETAIL`; a backend keeps those that it has.
         simulator: of a simulated engine, the compiled form or the readable one; they leave the same execution.
         progress: called with (operations done, operations in all) now and then.
+        started: called with the clock of a run in the world before it begins; its `stop` ends the run early.
+        resume: what is left of a run that was stopped (see `semtrace.replay.resume`).
 
     Returns:
-        The execution. Operations that could never be released are `unfinished`.
+        The execution. Operations that could never be released, or had not ended when the run was stopped, are `unfinished`.
 
     Raises:
         ReplayError: the plan is not legal, the trace lacks counts or durations, the scenario does not fit, or a time
@@ -145,13 +167,21 @@ def replay(
             requirement="ST-SCN-010",
             hint=f"it can: {', '.join(sorted(backend.modes))}",
         )
+    live = isinstance(backend, LiveBackend)
+    if not live:
+        _refuse_live_members(scenario)
     operations = np.flatnonzero(runs_on_backend(trace)).tolist()
     refuse(
         "the backend cannot run this trace", list(backend.refuse(trace, operations)), code="replay.refused"
     )
     constraints = resolve(trace, plan)
+    if resume is not None:
+        copies = resume.remaining(copies)
+    origin: int | None = None
     if isinstance(backend, Simulation):
         ran = backend.simulate(constraints, progress)
+    elif isinstance(backend, LiveBackend):
+        ran, origin = _run_live(trace, constraints, copies, scenario, backend, progress, started)
     else:
         controller = Controller(trace, constraints, copies, backend, VirtualClock(), progress)
         controller.run()
@@ -159,21 +189,78 @@ def replay(
     drawn_from = scenario.arrivals.drawn_from if isinstance(scenario.arrivals, Drawn) else None
     facts = backend.facts()
     chosen = scenario.backend.model_copy(update={"settings": facts.settings})
+    environment = {"semtrace": semtrace.__version__, "python": platform.python_version()}
     header = ExecutionHeader(
         work_digest=show(work_digest(trace)),
         plan_digest=plan.content_digest(),
         plan=plan.as_json(),
         scenario=scenario.model_copy(update={"backend": chosen}).as_json(),
         mode=scenario.mode,
-        clock="virtual",
-        tolerance_ns=0,
-        measured_at="simulator",
+        clock="wall" if live else "virtual",
+        origin_unix_ns=origin,
+        tolerance_ns=_tolerance(scenario) if live else 0,
+        measured_at="client" if live else "simulator",
         backend=facts,
         detail=[name for name in DETAIL if name in ran.detail],
         seeds={"arrivals": drawn_from.seed} if drawn_from else {},
-        environment={"semtrace": semtrace.__version__, "python": platform.python_version()},
+        environment=environment | (dict(backend.environment()) if isinstance(backend, RealBackend) else {}),
     )
-    return _execution(header, ran, copies)
+    execution = _execution(header, ran, copies)
+    return execution if resume is None else resume.joined(execution)
+
+
+WALL_TOLERANCE_NS: Final = 1_000_000
+"""Allowed lateness on a wall clock, if a scenario does not say another one (ST-SCN-013)."""
+
+
+def _tolerance(scenario: Scenario) -> int:
+    return WALL_TOLERANCE_NS if scenario.tolerance_ns is None else scenario.tolerance_ns
+
+
+def _refuse_live_members(scenario: Scenario) -> None:
+    """Members for backends in the world are refused on a virtual clock (ST-SCN-017)."""
+    members = ("timeout_ns", "retry", "on_failure", "concurrency", "warm_up")
+    given = [name for name in members if getattr(scenario, name) is not None]
+    if given:
+        raise ReplayError(
+            f"backend {scenario.backend.name} runs on a virtual clock, where {', '.join(given)} "
+            f"{'means' if len(given) == 1 else 'mean'} nothing",
+            code="replay.virtual",
+            path=f"scenario.{given[0]}",
+            requirement="ST-SCN-017",
+            hint="leave it out, or replay on a server (--url)",
+        )
+
+
+def _run_live(
+    trace: Trace,
+    constraints: Constraints,
+    copies: Instances,
+    scenario: Scenario,
+    backend: LiveBackend,
+    progress: Callable[[int, int], None] | None,
+    started: Callable[[Clock], None] | None,
+) -> tuple[Ran, int | None]:
+    """Run on a backend in the world; what happened, and the Unix time of its origin."""
+    rules = Rules(scenario.concurrency, scenario.on_failure or "proceed")
+    clock = backend.clock()
+    controller = Controller(trace, constraints, copies, backend, clock, progress, rules)
+    if started is not None:
+        started(clock)
+    # A collection of garbage in the wrong moment is a late release: nothing here makes cycles that must be freed.
+    collects = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        backend.open()
+        controller.run()
+    finally:
+        backend.close()
+        gc.unfreeze()
+        if collects:
+            gc.enable()
+    return controller.ran(), clock.origin_unix_ns
 
 
 def refuse(message: str, findings: list[Finding], *, code: str) -> None:
@@ -234,9 +321,13 @@ def _execution(header: ExecutionHeader, ran: Ran, copies: Instances) -> Executio
     arrays["outcome"] = pa.array(outcome).cast(pa.uint8())
     for name, values in ran.columns.items():
         arrays[name] = _nullable(values, arrays[name].type)
+    for name, by_event in (("request_id", ran.request_id), ("output_ids", ran.output_ids)):
+        if by_event:
+            told = [by_event.get(event) for event in range(len(outcome))]
+            arrays[name] = pa.array(told, arrays[name].type)
     for name in TIMES:
         known = arrays[name].is_valid()
         evidence = np.where(known, Evidence.OBSERVED, Evidence.MISSING)
         arrays[name.replace("_ns", "_evidence")] = pa.array(evidence).cast(pa.uint8())
     events = pa.Table.from_arrays(list(arrays.values()), schema=EVENTS.arrow)
-    return Execution.from_arrow(header, {"instances": rows, "events": events, **ran.detail})
+    return Execution.from_arrow(header, {"instances": rows, "events": events, **ran.detail}, ran.content)

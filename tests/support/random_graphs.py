@@ -133,7 +133,7 @@ def random_scenario(rng: Random, made: Graph) -> Scenario:
             {"kind": "recorded"},
             {"kind": "together"},
             {"kind": "closed_loop", "users": rng.randint(1, 4), "think_ns": rng.choice(SHORT)},
-            {"kind": "closed_loop", "users": rng.randint(1, 4), "think_ns": rng.choice(SHORT)},
+            {"kind": "closed_loop", "users": rng.randint(1, 4), "ramp_ns": rng.randint(0, 20)},
             {"kind": "drawn", "times_ns": [rng.randint(0, 9) for _ in range(count)]},
             {"kind": "poisson", "mean_ns": rng.randint(1, 20), "seed": rng.randint(0, 99)},
         )

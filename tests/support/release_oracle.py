@@ -109,6 +109,8 @@ class InstanceByHand:
             "preempted_ns": None,
             "loaded_tokens": None,
             "reused_tokens": None,
+            "finish_reason": None,
+            "failure": None,
         }
         if on_backend:
             token = release + self._settings["c0_ns"] + self._settings["c_pre_ns"] * prompt
@@ -166,7 +168,8 @@ def replay_by_hand(
         users = arrivals["users"]
         answers: list[int] = []
         for at, which in enumerate(sent):
-            send(which, 0 if at < users else heapq.heappop(answers) + arrivals["think_ns"])
+            ramp = arrivals.get("ramp_ns", 0)
+            send(which, at * ramp // users if at < users else heapq.heappop(answers) + arrivals["think_ns"])
             heapq.heappush(answers, answered(which))
     else:
         for at, which in enumerate(sent):

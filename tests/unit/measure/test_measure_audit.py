@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from measure_cases import LLM, TOOL, change, digest_of, moved, plan_of, run, two_analysts
 
@@ -13,7 +14,7 @@ from semtrace.graph.plan import Plan, dag, work_only
 from semtrace.measure.audit import audit
 from semtrace.measure.metrics import measure
 from semtrace.measure.report import RULES, Verdict
-from semtrace.records.enums import EventOutcome, Evidence, OperationStatus, Trigger
+from semtrace.records.enums import EventOutcome, Evidence, FinishReason, OperationStatus, Trigger
 from semtrace.records.execution import Execution
 from semtrace.records.trace import MemoryContent, Trace
 from semtrace.replay.run import replay
@@ -57,14 +58,33 @@ def test_clean_runs_have_no_findings(trace, plan, options):
     judged = {rule.requirement for rule in report.rules if rule.judged}
     always = {rule for rule in RULES if rule < "ST-AUD-060"} - {
         "ST-AUD-022",
+        "ST-AUD-023",
         "ST-AUD-034",
         "ST-AUD-035",
+        "ST-AUD-037",
         "ST-AUD-042",
         "ST-AUD-051",
     }
     assert judged >= always
     assert all(not rule.not_judged for rule in report.rules)
     assert report.verdict == Verdict.CLEAN
+
+
+def test_a_locked_model_stops_as_it_did():
+    asked = IDS.operations.data.schema.get_field_index("finish_reason")
+    stops = [FinishReason.STOP if kind == LLM else None for kind in IDS.operations.ints("kind").tolist()]
+    operations = IDS.operations.data.set_column(asked, "finish_reason", pa.array(stops, pa.uint8()))
+    tables = {name: columns.data for name, columns in IDS.tables.items()}
+    trace = Trace.from_arrow({**tables, "operations": operations}, IDS.content)
+    ran = run(trace, None, mode="token_locked")
+    row = stops.index(FinishReason.STOP)
+    assert caught(trace, ran) == set()
+    assert caught(trace, change(ran, {row: {"finish_reason": FinishReason.STOP}})) == set()
+    assert caught(trace, change(ran, {row: {"finish_reason": FinishReason.LENGTH}})) == {"ST-AUD-023"}
+    (finding,) = audit(trace, change(ran, {row: {"finish_reason": 77}})).findings[:1]
+    assert finding.requirement in {"ST-AUD-007", "ST-AUD-023"}
+    free = run(trace, None)
+    assert caught(trace, change(free, {row: {"finish_reason": FinishReason.LENGTH}})) == set()
 
 
 def early() -> Execution:
