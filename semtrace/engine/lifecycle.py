@@ -277,8 +277,14 @@ class Lifecycle:
             raise self._wrong(f"asks about context {question.context}, which there is not")
         held = None if question.context is None else contexts[question.context]
         now, policy = self._view.now_ns, self._policy
+        inputs = dict(question.inputs)
+        if question.server is not None:
+            if not 0 <= question.server < len(self._states):
+                raise self._wrong(f"asks about server {question.server}, which there is not")
+            if inputs.setdefault("server", question.server) != question.server:
+                raise self._wrong(f"asks about server {question.server} with another one in its inputs")
         try:
-            text = canonical_json(dict(question.inputs)).decode()
+            text = canonical_json(inputs).decode()
         except FormatError as error:
             raise self._wrong(f"asks with inputs of {error.message}") from error
         with self._blamed():
@@ -291,8 +297,8 @@ class Lifecycle:
             except ImpossibleError as error:
                 raise self._wrong(f"answers {choice_text([action])}: it {error}") from error
             if why_not is not None:
-                inputs = {"action": choice_text([action]), "context": question.context, "reason": why_not}
-                self._force(event, inputs, "not done")
+                told = {"action": choice_text([action]), "context": question.context, "reason": why_not}
+                self._force(event, told, "not done")
 
     @contextmanager
     def _blamed(self) -> Iterator[None]:

@@ -423,7 +423,8 @@ class Question:
         context: the context that it is about; None if it is about a server.
         inputs: the numbers that the answer depends on, all of them.
         event: the call that it is about, if it is about one that waits.
-        server: the server that it is about, if it is about one; the only answer is `Reserve` then.
+        server: the server that it is about, if it is about one; the only answer is `Reserve` then. It joins the inputs, as
+            `server`.
     """
 
     context: int | None

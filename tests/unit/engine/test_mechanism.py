@@ -408,8 +408,10 @@ class Stumbles(Scripted):
             "other": {},
             "key": {"key": "x"},
             "none": {"key": "none"},
+            "nowhere": {"server": 3},
+            "elsewhere": {"server": 1},
         }[self.settings.script["what"][0][0]]
-        yield Question(7 if not inputs else 0, inputs)
+        yield Question(7 if not inputs else 0, inputs, server={3: 3, 1: 0}.get(inputs.get("server", 9)))
 
     def choose(self, inputs: Mapping[str, Any]) -> Sequence[Action]:
         return inputs["missing"] if inputs["key"] == "x" else (Keep(), Demote(), Hold())
@@ -422,6 +424,8 @@ class Stumbles(Scripted):
         ("other", "stumbles asks about context 7, which there is not"),
         ("key", "stumbles fails: KeyError: 'missing'"),
         ("none", "stumbles answers hold()"),
+        ("nowhere", "stumbles asks about server 3, which there is not"),
+        ("elsewhere", "stumbles asks about server 0 with another one in its inputs"),
     ],
 )
 def test_a_policy_that_fails_is_told_of(what: str, says: str):

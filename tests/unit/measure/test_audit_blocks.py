@@ -243,16 +243,24 @@ def test_a_pin_that_does_not_lapse(monkeypatch):
         assert set(found(run(blocks=60, **KEEPING))) == {"ST-AUD-085"}
 
 
-def test_reserved_blocks_that_others_are_given(monkeypatch):
-    """ST-AUD-086: calls of a longer path first, and no blocks for others; then a scheduler that does not mind."""
+@pytest.mark.parametrize("servers", [1, 2])
+def test_reserved_blocks_that_others_are_given(servers, monkeypatch):
+    """ST-AUD-086 and ST-LIF-043: calls of a longer path first, and no blocks for others; then a scheduler that does not mind."""
     operations = [
         {"name": "a", "kind": "llm", "prompt": 8, "output": 30, "content": "x"},
         {"name": "z", "kind": "llm", "prompt": 8, "output": 1, "content": "x", "after": ["a"]},
         {"name": "b", "kind": "llm", "prompt": 30, "output": 2, "content": "y"},
         {"name": "c", "kind": "llm", "prompt": 9, "output": 2, "content": "y"},
     ]
+    more: dict[str, Any] = {"servers": servers, "policy": {"name": "reserving"}}
+    if servers == 2:  # every other call goes to the second one
+        short = {"kind": "llm", "prompt": 4, "output": 1, "content": "s"}
+        operations[1:1] = [{"name": "s", **short}]
+        operations[4:4] = [{"name": "t", **short}]
     with installed(Reserving):
-        ran = run(operations, policy={"name": "reserving"})
+        ran = run(operations, **more)
+        (inputs,) = {row["inputs"] for row in ran.rows("decisions") if row["policy"] == "reserving"}
+        assert inputs == '{"blocks":6,"server":0}'
         assert found(ran) == {}
         assert audit_of(ran).rule("ST-AUD-086").judged
         admissible = Scheduler._admissible
@@ -264,7 +272,7 @@ def test_reserved_blocks_that_others_are_given(monkeypatch):
             return made
 
         monkeypatch.setattr(Scheduler, "_admissible", generous)
-        assert set(found(run(operations, policy={"name": "reserving"}))) == {"ST-AUD-086"}
+        assert set(found(run(operations, **more))) == {"ST-AUD-086"}
 
 
 def audit_of(ran: Ran) -> Any:
