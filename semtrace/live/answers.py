@@ -147,10 +147,9 @@ class Answer:
         if self.failure is not None:
             self._error_body()
         elif self._streamed:
-            if self._buffer.startswith(_DATA):
-                self._data.append(self._buffer[5:])
-            if self._data:  # the last event lacks its blank line
-                self._event(b"\n".join(self._data), at_ns)
+            # An event without its blank line is not there (as in the HTML standard), but for an end mark.
+            left = b"".join(self._data) + self._buffer.removeprefix(_DATA)
+            self._done |= left.strip() == _DONE
             if self.failure is None and not self._done:
                 self.failure = Failure.TRUNCATED
                 self.detail = "the stream ended without [DONE]"

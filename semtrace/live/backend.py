@@ -94,7 +94,7 @@ class HttpBackend:
             ReplayError: it cannot be connected to, speaks no HTTP, wants a key, or does not have the model.
         """
         settings, trace = self._settings, self._setup.trace
-        names = ["stream", "stream_usage", "token_ids_back", "ignore_eos", "min_tokens"]
+        names = ["stream", "stream_usage", "token_ids_back", "ignore_eos", "min_tokens", "length"]
         if self._setup.scenario.salt != "none":
             names.append("cache_salt")
         if self._setup.scenario.mode == "token_locked":

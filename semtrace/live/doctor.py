@@ -30,6 +30,8 @@ MOST_SILENT: Final = 2
 """After so many probes in a row without any answer nothing more is asked."""
 MOST_ID: Final = (1 << 31) - 1
 """The highest token id that is tried."""
+LENGTH: Final = 24
+"""Tokens of output asked for where it is looked at whether as many come."""
 EVIDENCE_CHARACTERS: Final = 200
 """Longest message of a server that is quoted."""
 
@@ -110,12 +112,14 @@ class Examination:
         """The modes that it can be replayed in, each with what holds of it."""
         made: dict[str, str] = {}
         if self.inputs():
-            told = [name for name in ("min_tokens", "ignore_eos") if self.can(name)]
-            made["length_locked"] = (
-                "lengths are held" if len(told) == 2 else "outputs may end early: only their most can be told"
-            )
-        if self.locks() and self.inputs():
-            made["token_locked"] = f"by {', '.join(self.locks())}"
+            if self.cannot("length"):
+                made["length_locked"] = "but outputs end early: only their most can be told"
+            elif self.can("min_tokens") and self.can("ignore_eos"):
+                made["length_locked"] = "lengths can be told"
+            else:
+                made["length_locked"] = "lengths were right in a trial, but outputs may end early"
+            if self.locks():
+                made["token_locked"] = f"by {', '.join(self.locks())}"
         return made
 
     def as_json(self) -> dict[str, Any]:
@@ -327,6 +331,21 @@ class Doctor:
         """Whether it can be told the least number of output tokens."""
         return self._known("min_tokens", 4, "few")
 
+    def length(self) -> Probe:
+        """Whether an output is as long as it is told to be."""
+        members: dict[str, Any] = {"max_tokens": LENGTH}
+        members |= {
+            name: value
+            for name, value in (("ignore_eos", True), ("min_tokens", LENGTH))
+            if not self.examination.refuses(name)
+        }
+        answer = (reply := self._generate(**members)).answer()
+        count = len(answer.ids) if answer.has_ids and answer.output_tokens is None else answer.output_tokens
+        asked = f"{LENGTH} tokens of output"
+        if answer.failure is not None or count is None:
+            return self._probe("length", "unknown", asked, reply)
+        return Probe("length", "yes" if count == LENGTH else "no", f"{asked}: {count} came", reply.status)
+
     def cache_salt(self) -> Probe:
         """Whether it can be told whose prefixes may be found in its cache."""
         return self._known("cache_salt", "semtrace", {"no": "salt"})
@@ -434,6 +453,7 @@ PROBES: Final[dict[str, tuple[str, Callable[[Doctor], Probe]]]] = {
     "token_ids_back": ("returns the ids of generated tokens", Doctor.token_ids_back),
     "ignore_eos": ("goes on after an end token if told to", Doctor.ignore_eos),
     "min_tokens": ("takes a least number of output tokens", Doctor.min_tokens),
+    "length": ("generates as many tokens as it is told to", Doctor.length),
     "cache_salt": ("takes a salt for its prefix cache", Doctor.cache_salt),
     "logits_processor": ("generates the ids in vllm_xargs", Doctor.logits_processor),
     "trace_replay": ("has vLLM's trace replay", Doctor.trace_replay),
