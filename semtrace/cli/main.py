@@ -14,6 +14,7 @@ COMMANDS: Final[dict[str, str]] = {
     "show": "inspect:show",
     "plan": "plans:plan",
     "replay": "runs:replay",
+    "doctor": "live:doctor",
     "audit": "results:audit",
     "measure": "results:measure",
     "compare": "results:compare",

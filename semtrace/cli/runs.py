@@ -10,9 +10,11 @@ from semtrace.cli.common import (
     ForceOption,
     JsonOption,
     TraceArgument,
+    bundle_path,
     command,
     emit,
     milliseconds,
+    open_execution,
     open_trace,
     progress,
 )
@@ -22,9 +24,11 @@ from semtrace.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from semtrace.graph.plan import Plan
     from semtrace.records.execution import Execution, ExecutionHeader
     from semtrace.records.trace import Trace
     from semtrace.replay.backend import Simulator
+    from semtrace.replay.resume import Resume
     from semtrace.replay.scenario import Scenario
 
 
@@ -51,7 +55,27 @@ def replay(
         int | None, typer.Option("--copies", min=1, max=LARGEST, help="Instances of every task.")
     ] = None,
     backend: Annotated[
-        str | None, typer.Option("--backend", help="What runs the operations: ideal, or engine.")
+        str | None, typer.Option("--backend", help="What runs the operations: ideal, engine, http or vllm.")
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="A server to replay on, in real time (semtrace doctor)."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="The server's model; its only one if left out."),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--mode", metavar="MODE", help="What is held of outputs: length-locked or token-locked."
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume", metavar="EXEC", help="Go on with a replay on a server that was stopped: its bundle."
+        ),
     ] = None,
     engine: Annotated[
         str | None,
@@ -93,6 +117,7 @@ def replay(
 
     The trace is checked first; a trace with findings is not replayed.
     """
+    from semtrace.cli.live import in_the_world, plain_progress, stoppable
     from semtrace.engine.catalog import SUFFIXES
     from semtrace.graph.plan import Plan, dag
     from semtrace.measure.setup import setup
@@ -102,12 +127,31 @@ def replay(
     from semtrace.store.digests import execution_digest, show, work_digest
 
     document = Path(engine) if engine is not None and engine.endswith(SUFFIXES) else None
-    read = [path for path in (trace, plan, scenario, document) if path is not None]
+    stopped = None if resume is None else bundle_path(str(resume))[0]
+    read = [path for path in (trace, plan, scenario, document, stopped) if path is not None]
     check_output(output, overwrite=force, inputs=read)
     bundle = open_trace(trace)
-    chosen = _scenario(scenario, arrivals, copies, backend, engine, settings or [], bundle.trace)
-    made = Plan.read(plan) if plan is not None else dag(show(work_digest(bundle.trace)))
-    with progress("replaying", quiet=json_output) as update:
+    made = Plan.read(plan) if plan is not None else None
+    left = None
+    if resume is None:
+        at = {"url": url, "model": model}
+        chosen = _scenario(
+            scenario, arrivals, copies, backend, engine, settings or [], bundle.trace, at=at, mode=mode
+        )
+    else:
+        options: dict[str, object] = {
+            "--scenario": scenario,
+            "--arrivals": arrivals,
+            "--copies": copies,
+            "--backend": backend,
+        }
+        options |= {"--engine": engine, "--set": settings, "--url": url, "--model": model, "--mode": mode}
+        left = _left(bundle.trace, made, resume, options)
+        chosen, made = left.scenario, left.plan
+    if made is None:
+        made = dag(show(work_digest(bundle.trace)))
+    told = plain_progress if chosen.backend.name == "http" else progress
+    with told("replaying", quiet=json_output) as update, stoppable() as started:
         execution = run(
             bundle.trace,
             made,
@@ -116,6 +160,8 @@ def replay(
             detail=_detail(detail or [], chosen.backend.name),
             simulator=_simulator(simulator),
             progress=update,
+            started=started,
+            resume=left,
         )
     write_bundle(output, executions={name: execution}, overwrite=force)
     value: dict[str, Any] = {
@@ -129,9 +175,24 @@ def replay(
         "events": execution.events.rows,
         "unfinished": _unfinished(execution),
         "end_ns": _end(execution),
+        **in_the_world(execution),
     }
     emit(value, as_json=json_output, text=lambda: _text(value, execution.header))
     return ExitCode.FINDINGS if value["unfinished"] else ExitCode.OK
+
+
+def _left(trace: "Trace", plan: "Plan | None", stopped: Path, options: dict[str, object]) -> "Resume":
+    """What is left of a stopped run, which has its scenario and its plan already."""
+    from semtrace.replay.resume import Resume
+
+    given = [option for option, value in options.items() if value]
+    if given:
+        raise UsageError(
+            f"--resume does not go with {', '.join(given)}: the scenario is that of the stopped run",
+            code="replay.resume",
+            hint="leave it out, or start a new replay",
+        )
+    return Resume.of(trace, open_execution(str(stopped)), plan)
 
 
 def _unfinished(execution: "Execution") -> int:
@@ -148,6 +209,7 @@ def _end(execution: "Execution") -> int | None:
 def _text(value: dict[str, Any], header: "ExecutionHeader") -> "list[RenderableType]":
     from rich.markup import escape
 
+    from semtrace.cli.live import world_lines
     from semtrace.measure.setup import setup_lines
 
     backend, arrivals = setup_lines(header)
@@ -156,11 +218,15 @@ def _text(value: dict[str, Any], header: "ExecutionHeader") -> "list[RenderableT
             f"replayed {value['instances']} instances, {value['events']} operations under plan {value['plan']}; "
             f"the last ended at {milliseconds(value['end_ns'])} ms"
         ),
-        escape(f"simulated on a virtual clock by {backend}"),
+        escape(
+            f"{'simulated on a virtual clock by' if header.clock == 'virtual' else 'replayed in real time on'} {backend}"
+        ),
         escape(arrivals),
         f"execution {value['execution_digest']}",
     ]
-    if value["unfinished"]:
+    if header.clock == "wall":
+        lines += world_lines(value)
+    elif value["unfinished"]:
         lines.append(f"[red]{value['unfinished']} operations could never be released[/red]")
     lines.append(f"written to {escape(value['output'])}, as execution {escape(value['name'])}")
     return lines
@@ -205,6 +271,9 @@ def _scenario(
     engine: str | None,
     settings: list[str],
     trace: "Trace",
+    *,
+    at: dict[str, str | None],
+    mode: str | None,
 ) -> "Scenario":
     from semtrace.replay.scenario import Scenario
 
@@ -214,12 +283,17 @@ def _scenario(
     if copies is not None:
         values["copies"] = copies
     chosen = dict(values.get("backend", {}))
+    if mode is not None:
+        values["mode"] = mode.replace("-", "_")
     if backend is None and engine is not None:
         backend = "engine"
+    if backend is None and at["url"] is not None:
+        backend = "http"
     if backend is not None and backend != chosen.get("name"):
         chosen = {"name": backend}
     changes: dict[str, int | float | bool | str] = {}
     changes.update(setting_of(setting) for setting in settings)
+    changes.update({name: text for name, text in at.items() if text is not None})
     if chosen.get("name") == "engine":
         chosen["settings"] = _engine(chosen.get("settings"), engine, changes, trace)
     elif engine is not None:

@@ -90,14 +90,18 @@ class Clock(Protocol):
         """Come back when it is this time; on a wall clock also before, when the backend has something to report."""
         ...
 
+    def stop(self) -> None:
+        """End the run: come back at once, now and from now on. A signal handler may call it."""
+        ...
+
 
 class VirtualClock:
     """A clock that jumps to where it is told to."""
 
-    stopping: bool = False
     origin_unix_ns: int | None = None
 
     def __init__(self) -> None:
+        self.stopping = False
         self._now = 0
 
     def now_ns(self) -> int:
@@ -107,6 +111,10 @@ class VirtualClock:
     def wait_until(self, time_ns: int) -> None:
         """Jump to the time."""
         self._now = max(self._now, time_ns)
+
+    def stop(self) -> None:
+        """End the run."""
+        self.stopping = True
 
 
 def runs_on_backend(trace: Trace) -> NDArray[np.bool_]:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from semtrace.errors import OtherWorkError, ReplayError
+from semtrace.graph.plan import Plan
 from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome
 from semtrace.records.execution import Execution
@@ -20,7 +21,6 @@ from semtrace.store.digests import show, work_digest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from semtrace.graph.plan import Plan
     from semtrace.records.trace import Trace
     from semtrace.replay.arrivals import Instances
 
@@ -35,17 +35,24 @@ class Resume:
         stopped: the execution that it left.
         done: by instance, whether all its operations had come to a terminal state.
         scenario: the scenario of the stopped run, arrivals drawn.
+        plan: its plan.
         first_ns: when the first of the instances that are left was to arrive, on the clock of the stopped run; in ns.
     """
 
     stopped: Execution
     done: NDArray[np.bool_]
     scenario: Scenario
+    plan: Plan
     first_ns: int
 
     @classmethod
-    def of(cls, trace: Trace, plan: Plan, stopped: Execution) -> Resume:
+    def of(cls, trace: Trace, stopped: Execution, plan: Plan | None = None) -> Resume:
         """Look at what a run left.
+
+        Args:
+            trace: the trace that was replayed.
+            stopped: the execution that the run left.
+            plan: the plan that it must have followed, if it is not just to be taken from the execution.
 
         Raises:
             OtherWorkError: it is of another trace.
@@ -57,12 +64,13 @@ class Resume:
                 "the stopped run is of another trace", code="resume.work", requirement="ST-EXE-001",
                 hint="resume with the trace that was replayed",
             )  # fmt: skip
-        if header.clock != "wall" or header.scenario is None or header.origin_unix_ns is None:
+        if None in (header.scenario, header.plan, header.origin_unix_ns) or header.clock != "wall":
             raise ReplayError(
                 "only a live replay can be resumed", code="resume.clock", requirement="ST-LIV-014",
                 hint="a virtual replay takes its seconds again: run it anew",
             )  # fmt: skip
-        if header.plan_digest != plan.content_digest():
+        followed = Plan.parse(header.plan, path="header.plan")
+        if plan is not None and followed.content_digest() != plan.content_digest():
             raise ReplayError(
                 "the stopped run followed another plan", code="resume.plan", requirement="ST-LIV-014",
                 hint="give the same --plan",
@@ -84,7 +92,7 @@ class Resume:
                 "the run came to its end: nothing is left to do", code="resume.done", requirement="ST-LIV-014",
             )  # fmt: skip
         first = int(stopped.instances.ints("arrival_ns")[~done].min())
-        return cls(stopped, done, scenario, first)
+        return cls(stopped, done, scenario, followed, first)
 
     def remaining(self, copies: Instances) -> Instances:
         """The instances with those that are done left out: they never arrive; the first of the others arrives at 0."""

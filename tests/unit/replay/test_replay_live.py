@@ -170,7 +170,7 @@ def go(
 
     monkeypatch.setitem(run.BACKENDS, "http", world)
     if resume is not None:
-        left = Resume.of(made.trace, plan, resume)
+        left = Resume.of(made.trace, resume, plan)
         execution = replay(made.trace, plan, left.scenario, resume=left)
     else:
         execution = replay(
@@ -257,10 +257,10 @@ def test_a_stopped_run_is_gone_on_with(monkeypatch):  # ST-LIV-013, ST-LIV-014
     (resumed,) = whole.header.environment["resumed"]
     assert resumed == {"unix_ns": "15000", "kept_instances": 1, "later_ns": 4400}
     with pytest.raises(ReplayError, match="nothing is left"):
-        Resume.of(made.trace, made.plan(None), whole)
+        Resume.of(made.trace, whole)
     other = Plan(**{**made.plan(None).as_json(), "name": "another"})
     with pytest.raises(ReplayError, match="another plan"):
-        Resume.of(made.trace, other, stopped)
+        Resume.of(made.trace, stopped, other)
 
 
 def later(original):

@@ -1,0 +1,201 @@
+"""The command `doctor`, and what `replay` needs beside it to run in the world: stopping, progress, lateness."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semtrace.cli.common import JsonOption, command, emit, milliseconds
+from semtrace.errors import ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from semtrace.records.execution import Execution
+    from semtrace.replay.controller import Clock
+
+BETWEEN_S = 0.5
+"""Time between two lines of progress, in s."""
+
+
+@command
+def doctor(
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL", help="The server, such as http://127.0.0.1:8000.")
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="The model; the only one of the server if left out."),
+    ] = None,
+    api_key_env: Annotated[
+        str, typer.Option("--api-key-env", metavar="VARIABLE", help="The environment variable with the key.")
+    ] = "OPENAI_API_KEY",
+    json_output: JsonOption = False,
+) -> ExitCode:
+    """Ask a server what it can do, and say in which modes traces can be replayed on it.
+
+    A few short requests are sent to it.
+    """
+    from semtrace.live.doctor import examine
+    from semtrace.live.settings import HttpSettings, read_key
+
+    settings = HttpSettings.parse(
+        {"url": url, "api_key_env": api_key_env, **({} if model is None else {"model": model})},
+        path="options",
+    )
+    found = examine(settings, read_key(settings))
+    value = found.as_json()
+    emit(value, as_json=json_output, text=lambda: _text(value))
+    return ExitCode.OK if value["modes"] else ExitCode.FINDINGS
+
+
+def _text(value: dict[str, Any]) -> "list[RenderableType]":
+    from rich.markup import escape
+    from rich.table import Table
+
+    facts = [f"server {value['url']}"]
+    for name, key in (
+        ("model", "model"),
+        ("longest request", "max_model_len"),
+        ("vocabulary", "vocabulary_size"),
+    ):
+        if value[key] is not None:
+            shown = f"{value[key]:,}" if isinstance(value[key], int) else str(value[key])
+            facts.append(f"{name} {shown}")
+    software = " ".join(str(value[key]) for key in ("server", "version") if value[key])
+    table = Table(box=None, pad_edge=False)
+    for heading in ("what", "found", "how it is known"):
+        table.add_column(heading, overflow="fold")
+    colour = {"yes": "green", "no": "red"}
+    for probe in value["probes"]:
+        shade = colour.get(probe["found"], "yellow")
+        table.add_row(
+            escape(probe["name"].replace("_", " ")),
+            f"[{shade}]{probe['found']}[/{shade}]",
+            escape(probe["evidence"]),
+        )
+    lines: list[RenderableType] = [escape(", ".join([*facts, *([software] if software else [])])), table]
+    for mode, how in value["modes"].items():
+        lines.append(escape(f"can replay {mode.replace('_', '-')}: {how}"))
+    if not value["modes"]:
+        lines.append("[red]no trace can be replayed on it[/red]")
+    return lines
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[Callable[["Clock"], None]]:
+    """Ctrl-C and SIGTERM end a run early and in order; the second one ends the program.
+
+    Yields:
+        What to tell of the run's clock.
+    """
+    before: dict[int, Any] = {}
+
+    def begun(clock: "Clock") -> None:
+        def stop(_number: int, _frame: object) -> None:
+            restore()
+            clock.stop()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, stop)
+
+    def restore() -> None:
+        while before:
+            number, handler = before.popitem()
+            signal.signal(number, handler)
+
+    try:
+        yield begun
+    finally:
+        restore()
+
+
+@contextlib.contextmanager
+def plain_progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Progress on standard error, as one short line now and then: nothing that could delay a release.
+
+    Yields:
+        A function to be called with (done, in all).
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    state = {"next": time.monotonic() + BETWEEN_S, "shown": 0.0}
+
+    def update(done: int, total: int) -> None:
+        now = time.monotonic()
+        if now >= state["next"]:
+            state["next"], state["shown"] = now + BETWEEN_S, 1.0
+            os.write(2, f"\r{what}: {done:,} of {total:,} operations ended".encode())
+
+    try:
+        yield update
+    finally:
+        if state["shown"]:
+            os.write(2, b"\r\x1b[K")
+
+
+def in_the_world(execution: "Execution") -> dict[str, Any]:
+    """What a replay in real time adds to the result, as JSON-ready fields; nothing for one on a virtual clock."""
+    import numpy as np
+
+    from semtrace.records.enums import EventOutcome
+
+    if execution.header.clock != "wall":
+        return {}
+    numbers, counts = np.unique(execution.events.ints("outcome"), return_counts=True)
+    return {
+        "lateness": _lateness(execution),
+        "outcomes": {
+            EventOutcome(number).name.lower(): count
+            for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
+        },
+        "environment": execution.header.environment,
+    }
+
+
+def _lateness(execution: "Execution") -> dict[str, Any] | None:
+    """How long after their release model operations were submitted; None if none was. Times in ns."""
+    import numpy as np
+
+    from semtrace.records.columns import NULL
+
+    events = execution.events
+    submitted, released = events.ints("submitted_ns"), events.ints("released_ns")
+    late = (submitted - released)[
+        (events.ints("attempts") != NULL) & (submitted != NULL) & (released != NULL)
+    ]
+    if not len(late):
+        return None
+    p50, p999 = np.percentile(late, (50, 99.9)).tolist()
+    within = int((late <= 1_000_000).sum())
+    return {
+        "submitted": len(late), "within_1ms": within,
+        "p50_ns": int(p50), "p99_9_ns": int(p999), "most_ns": int(late.max()),
+    }  # fmt: skip
+
+
+def world_lines(value: dict[str, Any]) -> "list[RenderableType]":
+    """The same for people."""
+    from rich.markup import escape
+
+    lines: list[RenderableType] = []
+    late = value["lateness"]
+    if late is not None:
+        lines.append(
+            f"{late['submitted']:,} requests, {100 * late['within_1ms'] / late['submitted']:.2f} % within 1 ms of "
+            f"their release (P50 {milliseconds(late['p50_ns'])} ms, P99.9 {milliseconds(late['p99_9_ns'])} ms, "
+            f"at most {milliseconds(late['most_ns'])} ms)"
+        )
+    lines.append("outcomes: " + ", ".join(f"{count:,} {name}" for name, count in value["outcomes"].items()))
+    if value["unfinished"]:
+        lines.append(
+            f"[red]stopped: {value['unfinished']:,} operations had not ended[/red]; go on with "
+            f"--resume {escape(value['output'])}"
+        )
+    return lines
