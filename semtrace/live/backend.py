@@ -47,6 +47,8 @@ CONNECT_NS: Final = 10_000_000_000
 """Time limit of connecting before the run, in ns."""
 WARM_UP_NS: Final = 120_000_000_000
 """Time limit of the requests before time 0, in ns."""
+LEAD_NS: Final = 20_000_000
+"""From the end of what is done before the run to time 0, in ns: what is released at 0 is waited for like all else."""
 IDLE_NS: Final = 1_000_000
 """Work that can wait is begun when nothing is due for so long, in ns."""
 
@@ -303,7 +305,7 @@ class HttpBackend:
         while not self._clock.stopping and (pool.tend() or self._bodies.ahead(WARM_UP_NS) or pool.turn(0)):
             pass
         pool.reserve = min(pool.reserve, SPARE)
-        self._clock.begin()
+        self._clock.begin(LEAD_NS)
 
     @cached_property
     def _requests(self) -> int:

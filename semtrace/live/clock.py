@@ -42,8 +42,8 @@ class WallClock:
         self.origin_unix_ns = 0
         self.begin()
 
-    def begin(self) -> None:
-        """Now is 0."""
+    def begin(self, lead_ns: int = 0) -> None:
+        """Time 0 is now, or so many ns from now; until then the time is negative."""
         # The two clocks are read close together, or again: a preemption in between would shift the origin.
         best: int | None = None
         for _ in range(8):
@@ -52,8 +52,8 @@ class WallClock:
             after = _monotonic_ns()
             if best is None or after - before < best:
                 best = after - before
-                self.origin_ns = before
-                self.origin_unix_ns = unix
+                self.origin_ns = before + lead_ns
+                self.origin_unix_ns = unix + lead_ns
 
     def now_ns(self) -> int:
         """The time since the origin, in ns."""
