@@ -65,7 +65,7 @@ class ContentView(TraceView):
         return Reader(self.trace)
 
 
-@rule("ST-ART-005", "ST-ART-006", "ST-ART-007", "ST-ART-008", "ST-BND-020")
+@rule("ST-ART-005", "ST-ART-006", "ST-ART-007", "ST-ART-008", "ST-BND-020", "ST-BND-028")
 def content_present(view: ContentView) -> Iterator[Finding]:
     """Embedded content can be read, is there, with its digest and size; no other content is."""
     view.need("content")

@@ -1,7 +1,7 @@
 """Arrow IPC files from strangers: read in bounded memory, with nothing in them that the standard does not use.
 
 The file is read front to back as the stream that it contains; a footer that says something else, which other readers
-would go by, is damage. Before a record batch is decompressed, the sizes that its buffers claim are added up (ST-BND-021).
+would go by, is damage. Before a record batch is decompressed, the sizes that its buffers claim are added up (ST-BND-025 …).
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TABLE_FLOOR: Final = 64 << 20
-"""Bytes that a table may always decompress to: every row of it costs a reader time."""
-PACK_FLOOR: Final = 1 << 30
-"""Bytes that a pack may always decompress to."""
-RAW_CEILING: Final = 16 << 30
-"""Bytes that no member may decompress to."""
-RAW_RATIO: Final = 1000
-"""Between the two, how many times its stored size a member may decompress to."""
+"""Bytes that the tables of a bundle may always claim (ST-BND-025)."""
+PACK_FLOOR: Final = 256 << 20
+"""Bytes that the packs of a bundle may always claim (ST-BND-026)."""
+RAW_RATIO: Final = 100
+"""How many times their stored sizes they may claim, where that is more."""
+BATCH_FLOOR: Final = 32 << 20
+"""Bytes that a record batch of a pack may always claim; more, if it is twice its stored size at most (ST-BND-027)."""
+_ROW_BYTES: Final = 64
+_ARTIFACT_BYTES: Final = 2 << 10
+_BATCH_BYTES: Final = 4 << 10
+"""Bytes that a row, a row of a pack and a record batch count for at least, as they take memory and time."""
 
 _BUFFERS: Final = {
     **dict.fromkeys((pa.uint8(), pa.uint32(), pa.uint64(), pa.int64(), pa.binary(32)), 2),
@@ -40,20 +44,61 @@ def damaged(name: str, error: object) -> IntegrityError:
     )
 
 
-def arrow_bytes(table: pa.Table) -> memoryview:
-    """A table as an Arrow IPC file, its buffers compressed with zstd; as they are where no reader would believe it."""
+def bomb(name: str, stored: int, claimed: int, allowed: int, requirement: str) -> FormatError:
+    """The error for what would take more memory or time than its size can justify."""
+    return FormatError(
+        f"{stored} bytes that claim to decompress to {claimed} and more, where {allowed} may be",
+        code="bundle.bomb",
+        path=name,
+        requirement=requirement,
+        hint="whoever wrote it has to store less of it compressed",
+    )
+
+
+def allowance(stored: int, floor: int) -> int:
+    """Bytes that members of so many stored bytes may claim to be when they are decompressed (ST-BND-025, ST-BND-026)."""
+    return max(floor, RAW_RATIO * stored)
+
+
+class Believed:
+    """What a writer may store compressed, so that readers believe how large it is: of the tables, or packs, of a bundle.
+
+    What claims more than half of what its stored size allows is believed while it is less than half of the floor in sum.
+    Then all stay within the allowance, in whatever order they come.
+    """
+
+    def __init__(self, floor: int) -> None:
+        self._left = floor // 2
+
+    def believes(self, stored: int, claimed: int) -> bool:
+        """Whether so many stored bytes may become so many; told once of each member."""
+        if 2 * claimed <= RAW_RATIO * stored:
+            return True
+        if claimed > self._left:
+            return False
+        self._left -= claimed
+        return True
+
+
+def arrow_bytes(table: pa.Table, believed: Believed | None = None) -> memoryview:
+    """A table as an Arrow IPC file, its buffers compressed with zstd; as they are where no reader would believe it.
+
+    Args:
+        table: the table.
+        believed: of all tables of the bundle; of none but this one if left out.
+    """
     stored = _written(table, pa.Codec("zstd", compression_level=3))
-    return _written(table, None) if unbelievable(stored.nbytes, table.nbytes) else stored
+    claimed = claimed_bytes(table.nbytes, table.num_rows, 1)
+    return (
+        stored
+        if (believed or Believed(TABLE_FLOOR)).believes(stored.nbytes, claimed)
+        else _written(table, None)
+    )
 
 
-def unbelievable(stored: int, raw: int, *, pack: bool = False) -> bool:
-    """Whether so many stored bytes are too few for a reader to believe that they become so many raw ones (ST-BND-021)."""
-    return 2 * raw > _limit(stored, pack=pack)
-
-
-def _limit(size: int, *, pack: bool) -> int:
-    """Bytes that a member of this many stored bytes may decompress to (ST-BND-021)."""
-    return min(RAW_CEILING, max(PACK_FLOOR if pack else TABLE_FLOOR, RAW_RATIO * size))
+def claimed_bytes(raw: int, rows: int, batches: int, *, pack: bool = False) -> int:
+    """What record batches count for: the bytes that their buffers become, and something for each row and batch."""
+    return max(raw, rows * (_ARTIFACT_BYTES if pack else _ROW_BYTES), batches * _BATCH_BYTES)
 
 
 def _written(table: pa.Table, codec: pa.Codec | None) -> memoryview:
@@ -69,22 +114,27 @@ class ArrowFile:
     Attributes:
         schema: the schema that the file states.
         batches: number of record batches.
+        claimed: bytes that it counts for, see `claimed_bytes`.
     """
 
-    def __init__(self, buffer: pa.Buffer, name: str, *, pack: bool = False) -> None:
+    def __init__(
+        self, buffer: pa.Buffer, name: str, *, pack: bool = False, allowed: int | None = None
+    ) -> None:
         """Look through the file without decompressing anything.
 
         Args:
             buffer: the file.
             name: where it is, for messages.
-            pack: whether it is a pack, of which more is believed than of a table.
+            pack: whether it is a pack.
+            allowed: bytes that it may claim to decompress to; what it may as the only one of its bundle if left out.
 
         Raises:
             IntegrityError: it is not an Arrow IPC file.
             FormatError: it has columns of types that no table has, or would decompress to too much.
         """
         self._name = name
-        limit = _limit(buffer.size, pack=pack)
+        if allowed is None:
+            allowed = allowance(buffer.size, PACK_FLOOR if pack else TABLE_FLOOR)
         if buffer.size < len(MAGIC) or buffer[: len(MAGIC)].to_pybytes() != MAGIC:
             raise damaged(name, "not an Arrow IPC file")
         self._stream = buffer[len(MAGIC) :]
@@ -104,17 +154,12 @@ class ArrowFile:
                     path=name,
                     requirement="ST-TAB-002",
                 )
-            raw = sum(Batch.of(message).raw_size for message in self._messages)
+            self.claimed = 0
+            for message in self._messages:
+                self._claim(Batch.of(message), allowed, pack=pack)
         except (pa.ArrowException, OSError, struct.error, IndexError, ValueError) as error:
             raise damaged(name, error) from error
         self.batches = len(self._messages)
-        if raw > limit:
-            raise FormatError(
-                f"{buffer.size} bytes that claim to decompress to {raw}",
-                code="bundle.bomb",
-                path=name,
-                requirement="ST-BND-021",
-            )
         try:
             ending = footer(buffer)
             again = pa.ipc.open_file(buffer).schema
@@ -124,6 +169,20 @@ class ArrowFile:
             raise damaged(name, "its footer names other record batches than lie in it, or in another order")
         if ending.big_endian or not again.equals(self.schema):
             raise damaged(name, "its footer has another schema than its beginning")
+
+    def _claim(self, batch: Batch, allowed: int, *, pack: bool) -> None:
+        """Add up what a batch claims.
+
+        Raises:
+            FormatError: it is too much.
+        """
+        raw = batch.raw_size
+        if pack and raw > max(BATCH_FLOOR, 2 * batch.body.size):
+            raise bomb(self._name, batch.body.size, raw, max(BATCH_FLOOR, 2 * batch.body.size), "ST-BND-027")
+        self.claimed += claimed_bytes(raw, batch.rows, 1, pack=pack)
+        if self.claimed > allowed:
+            size = self._stream.size + len(MAGIC)
+            raise bomb(self._name, size, self.claimed, allowed, "ST-BND-026" if pack else "ST-BND-025")
 
     def batch(self, index: int) -> pa.RecordBatch:
         """A record batch, decompressed, its offsets and text checked.

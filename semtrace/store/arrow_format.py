@@ -80,12 +80,14 @@ class Batch:
     """The record batch in a message.
 
     Attributes:
+        rows: how many it has.
         nodes: of each column, its rows and how many of them are null.
         buffers: of each buffer, where it begins in the body, and its bytes.
         codec: what buffers are compressed with, if they are.
         body: the bytes.
     """
 
+    rows: int
     nodes: list[tuple[int, int]]
     buffers: list[tuple[int, int]]
     codec: str | None
@@ -104,13 +106,17 @@ class Batch:
         if header_type is None or header is None or flat.number("<B", header_type) != _RECORD_BATCH:
             raise ValueError("not a record batch")
         table = flat.indirect(header)
+        length = flat.field(table, 0)
+        rows = 0 if length is None else flat.number("<q", length)
+        if rows < 0:
+            raise ValueError("a record batch of less than no rows")
         nodes = [flat.pair(at) for at in flat.vector(flat.field(table, 1), 16)]
         buffers = [flat.pair(at) for at in flat.vector(flat.field(table, 2), 16)]
         body = message.body or pa.py_buffer(b"")
         for offset, length in buffers:
             if offset < 0 or length < 0 or offset + length > body.size:
                 raise ValueError("a buffer lies outside of its record batch")
-        return cls(nodes, buffers, _codec(flat, flat.field(table, 3)), body)
+        return cls(rows, nodes, buffers, _codec(flat, flat.field(table, 3)), body)
 
     @property
     def raw_size(self) -> int:

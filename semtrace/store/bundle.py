@@ -19,7 +19,7 @@ from semtrace.records.execution import Execution
 from semtrace.records.execution_tables import EXECUTION_TABLE
 from semtrace.records.trace import Content, Trace
 from semtrace.records.trace_tables import TRACE_TABLE
-from semtrace.store.arrow import ArrowFile, arrow_bytes
+from semtrace.store.arrow import PACK_FLOOR, TABLE_FLOOR, ArrowFile, Believed, allowance, arrow_bytes
 from semtrace.store.container import MANIFEST, Container, check_output, open_container, write_container
 from semtrace.store.digests import detail_digest, execution_digest, show, trace_digest, work_digest
 from semtrace.store.manifest import (
@@ -35,7 +35,7 @@ from semtrace.store.manifest import (
     StoredTable,
     StoredTrace,
 )
-from semtrace.store.packs import PackContent, make_packs
+from semtrace.store.packs import PackContent, digest_words, make_packs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,6 +67,8 @@ class Bundle:
 
     def __init__(self, container: Container) -> None:
         self._container = container
+        self._claimed: dict[str, int] = {}
+        self._claimed_in_all = {True: 0, False: 0}
         self.path = container.path
         where = f"{self.path}/{MANIFEST}"
         names = container.names()
@@ -183,7 +185,7 @@ class Bundle:
         """
         buffer = self.read(stored)
         where = f"{self.path}/{stored.path}"
-        table = ArrowFile(buffer, where).table()
+        table = self._arrow(stored, buffer, pack=False).table()
         if table.num_rows != stored.rows:
             raise IntegrityError(
                 f"{table.num_rows} rows, the manifest says {stored.rows}",
@@ -192,6 +194,28 @@ class Bundle:
                 requirement="ST-BND-012",
             )
         return table
+
+    @cached_property
+    def _allowed(self) -> dict[bool, int]:
+        """Bytes that all packs (`True`) and all tables (`False`) may claim, by what is there (ST-BND-025, ST-BND-026)."""
+        stored = {True: 0, False: 0}
+        for file in self.files():
+            stored[isinstance(file, StoredPack)] += self._container.size(file.path)
+        return {pack: allowance(stored[pack], PACK_FLOOR if pack else TABLE_FLOOR) for pack in (True, False)}
+
+    def _arrow(self, stored: StoredTable | StoredPack, buffer: pa.Buffer, *, pack: bool) -> ArrowFile:
+        """A member as an Arrow file, if what it claims is allowed beside what was read of its kind before.
+
+        Raises:
+            FormatError, IntegrityError: it cannot be read, or claims too much.
+        """
+        others = self._claimed_in_all[pack] - self._claimed.get(stored.path, 0)
+        file = ArrowFile(
+            buffer, f"{self.path}/{stored.path}", pack=pack, allowed=self._allowed[pack] - others
+        )
+        self._claimed[stored.path] = file.claimed
+        self._claimed_in_all[pack] = others + file.claimed
+        return file
 
     def _tables(self, stored: Mapping[str, StoredTable], specs: Mapping[str, Table]) -> dict[str, pa.Table]:
         unknown = sorted(set(stored) - set(specs))
@@ -210,7 +234,9 @@ class Bundle:
         Raises:
             FormatError, IntegrityError: one is missing, is not what the manifest says, or cannot be read.
         """
-        return PackContent([(f"{self.path}/{pack.path}", self.read(pack)) for pack in stored])
+        return PackContent(
+            [(f"{self.path}/{pack.path}", self._arrow(pack, self.read(pack), pack=True)) for pack in stored]
+        )
 
     @cached_property
     def trace(self) -> Trace:
@@ -290,23 +316,30 @@ def _stored(path: str, content: memoryview) -> dict[str, Any]:
 Member = tuple[str, "bytes | memoryview"]
 
 
-def _write_tables(tables: Mapping[str, Any], prefix: str, members: list[Member]) -> dict[str, StoredTable]:
+def _write_tables(
+    tables: Mapping[str, Any], prefix: str, members: list[Member], believed: Believed
+) -> dict[str, StoredTable]:
     stored = {}
     for name, columns in tables.items():
         if columns.rows == 0:
             continue
         path = f"{prefix}tables/{name}.arrow"
-        content = arrow_bytes(columns.data)
+        content = arrow_bytes(columns.data, believed)
         members.append((path, content))
         stored[name] = StoredTable(rows=columns.rows, **_stored(path, content))
     return stored
 
 
 def _write_packs(
-    wanted: Iterable[tuple[bytes, str]], content: Content, prefix: str, members: list[Member], folder: Path
+    wanted: Iterable[tuple[bytes, str]],
+    content: Content,
+    prefix: str,
+    members: list[Member],
+    folder: Path,
+    believed: Believed,
 ) -> list[StoredPack]:
     packs: list[StoredPack] = []
-    for artifacts, raw in make_packs(wanted, content, folder):
+    for artifacts, raw in make_packs(wanted, content, folder, believed):
         path = f"{prefix}artifacts/{len(packs):05d}.arrow"
         members.append((path, raw))
         packs.append(StoredPack(artifacts=artifacts, **_stored(path, raw)))
@@ -349,10 +382,7 @@ def _first_of_each(digests: pa.Array) -> NDArray[np.int64]:
     """The places at which the distinct digests stand first."""
     if not len(digests):
         return np.zeros(0, dtype=np.int64)
-    start = digests.offset * 4
-    words = np.frombuffer(digests.buffers()[1], dtype=np.uint64)[start : start + len(digests) * 4].reshape(
-        -1, 4
-    )
+    words = digest_words(digests)
     order = np.lexsort(words.T)
     ordered = words[order]
     begins = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
@@ -392,6 +422,7 @@ def write_bundle(
     check_output(path, overwrite=overwrite)
     folder = path.parent
     members: list[Member] = []
+    tables, packs = Believed(TABLE_FLOOR), Believed(PACK_FLOOR)
     stored_trace = None
     if trace is not None:
         level = _header(trace)
@@ -399,8 +430,8 @@ def write_bundle(
             work_digest=show(work_digest(trace)),
             trace_digest=show(trace_digest(trace)),
             content_level=level.name.lower(),  # type: ignore[arg-type]  # the names of the enum are the literals
-            tables=_write_tables(trace.tables, "", members),
-            packs=_write_packs(_embedded(trace), trace.content, "", members, folder),
+            tables=_write_tables(trace.tables, "", members, tables),
+            packs=_write_packs(_embedded(trace), trace.content, "", members, folder, packs),
         )
     stored_executions = {}
     for name, execution in sorted((executions or {}).items()):
@@ -418,8 +449,8 @@ def write_bundle(
             detail_digests={
                 table: show(detail_digest(execution, table)) for table in execution.header.detail
             },
-            tables=_write_tables(execution.tables, prefix, members),
-            packs=_write_packs(digests, execution.content, prefix, members, folder),
+            tables=_write_tables(execution.tables, prefix, members, tables),
+            packs=_write_packs(digests, execution.content, prefix, members, folder, packs),
         )
     manifest = Manifest(
         format="semtrace",

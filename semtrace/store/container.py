@@ -50,6 +50,10 @@ class Container(Protocol):
         """The bytes of a member, mapped rather than copied where that is possible."""
         ...
 
+    def size(self, name: str) -> int:
+        """The bytes of a member; 0 if there is none."""
+        ...
+
     def check_content(self) -> Iterator[str]:
         """The names of members whose content has not the checksum that the container states, if it states one."""
         ...
@@ -95,6 +99,13 @@ class DirectoryContainer:
     def check_content(self) -> Iterator[str]:
         """A directory states no checksums."""
         yield from ()
+
+    def size(self, name: str) -> int:
+        """The bytes of a member; 0 if there is none, or none can have that name."""
+        try:
+            return (self.path / check_name(name, str(self.path))).lstat().st_size
+        except (FormatError, OSError):
+            return 0
 
     def read(self, name: str) -> pa.Buffer:
         """The bytes of a member, memory-mapped."""

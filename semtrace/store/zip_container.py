@@ -108,6 +108,11 @@ class ZipContainer:
         """The names of all members."""
         return sorted(self._members)
 
+    def size(self, name: str) -> int:
+        """The bytes of a member; 0 if there is none."""
+        found = self._members.get(name)
+        return 0 if found is None else found[1].size
+
     def read(self, name: str) -> pa.Buffer:
         """The bytes of a member, a slice of the mapped file."""
         found = self._members.get(name)

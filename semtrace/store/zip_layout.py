@@ -149,9 +149,9 @@ def too_many_entries(file: memoryview, most: int) -> bool:
         return False
     end = len(file) - len(tail) + place
     size = int.from_bytes(tail[place + 12 : place + 16], "little")
-    if end >= _LOCATOR and file[end - _LOCATOR : end - _LOCATOR + 4] == b"PK\x06\x07":
+    if end >= _LOCATOR and bytes(file[end - _LOCATOR : end - _LOCATOR + 4]) == b"PK\x06\x07":
         end -= _LOCATOR + _END_64
-        if end >= 0 and file[end : end + 4] == b"PK\x06\x06":
+        if end >= 0 and bytes(file[end : end + 4]) == b"PK\x06\x06":
             size = int.from_bytes(file[end + 40 : end + 48], "little")
     size = min(size, max(end, 0))
     if size > most * _LARGEST_ENTRY:

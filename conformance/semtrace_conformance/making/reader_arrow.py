@@ -158,7 +158,15 @@ def add_reader_arrow(book: Book) -> None:
         values = [None, *table.column("content").to_pylist()[1:]]
         draft.packs = [table.set_column(at, "content", pa.array(values, pa.large_binary()))]
 
-    change(book, "ids", "pack-null", "content in a pack is null", ["ST-BND-020"], ids().draft(), packed)
+    change(
+        book,
+        "ids",
+        "pack-null",
+        "content in a pack is null",
+        ["ST-BND-028", "ST-BND-020"],
+        ids().draft(),
+        packed,
+    )
 
 
 def _turn(file: File) -> None:

@@ -190,13 +190,14 @@ def _arrow(change: Change) -> None:
     change("dictionary", "a column is encoded with a dictionary", ["ST-BND-020", "ST-TAB-002"], dictionary)
 
     def bomb(draft: Draft) -> bytes:
-        raw = bytearray(Encoding("zstd").encode(tasks(draft)))
-        # The first compressed buffer of the body begins with its raw size; the frame itself begins with zstd's magic number.
-        at = raw.index(b"\x28\xb5\x2f\xfd") - 8
-        raw[at : at + 8] = struct.pack("<q", 1 << 44)
-        return bytes(raw)
+        return _claiming(Encoding("zstd").encode(tasks(draft)), 1 << 44)
 
-    change("bomb", "a table claims to decompress to 16 TiB", ["ST-BND-021", "ST-BND-020"], stored(bomb))
+    change(
+        "bomb",
+        "a table claims to decompress to 16 TiB",
+        ["ST-BND-025", "ST-BND-021", "ST-BND-020"],
+        stored(bomb),
+    )
 
 
 def _packs(change: Change) -> None:
@@ -213,15 +214,35 @@ def _packs(change: Change) -> None:
     change(
         "pack-column",
         "a pack has a column less",
-        ["ST-BND-020"],
+        ["ST-BND-028", "ST-BND-020"],
         pack_of(lambda table: table.drop_columns(["media_type"])),
     )
     change(
         "content-twice",
         "content stands in a pack twice",
-        ["ST-BND-020"],
+        ["ST-BND-029", "ST-BND-020"],
         pack_of(lambda table: pa.concat_tables([table, table.slice(3, 1)])),
     )
+
+    def batch(draft: Draft) -> None:
+        table = pack([(digest, *content) for digest, content in draft.content.items()])
+        draft.stored["artifacts/00000.arrow"] = _claiming(Encoding("zstd").encode(table), 1 << 26)
+
+    change(
+        "pack-batch",
+        "a record batch of a pack, of some hundred bytes, claims to decompress to 64 MiB",
+        ["ST-BND-027", "ST-BND-021", "ST-BND-020"],
+        batch,
+    )
+
+
+def _claiming(raw: bytes, size: int) -> bytes:
+    """An Arrow file whose first compressed buffer is said to become so many bytes."""
+    changed = bytearray(raw)
+    # A compressed buffer of the body begins with its raw size; the frame itself begins with zstd's magic number.
+    at = raw.index(b"\x28\xb5\x2f\xfd") - 8
+    changed[at : at + 8] = struct.pack("<q", size)
+    return bytes(changed)
 
 
 def _digests(change: Change) -> None:

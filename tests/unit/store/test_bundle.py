@@ -241,7 +241,8 @@ def test_several_packs_and_batches_give_any_artifact_at_random(tmp_path, content
         for batch in range(ArrowFile(buffer, name).batches):
             column = ArrowFile(buffer, name).batch(batch).column(2)
             assert len(column) == 1 or sum(len(value.as_py()) for value in column) <= 1000
-    stored = PackContent(files)
+    stored = PackContent([(name, ArrowFile(buffer, name, pack=True)) for name, buffer in files])
+    assert len(stored) == len(contents)
     assert list(stored) == list(contents), "in the order given"
     asked = list(contents) * 3
     random.Random(1).shuffle(asked)
@@ -249,6 +250,30 @@ def test_several_packs_and_batches_give_any_artifact_at_random(tmp_path, content
         assert stored.get(digest) == contents[digest]
     assert len(stored._kept) == 2
     assert stored.get(bytes(32)) is None
+
+
+def test_artifacts_are_found_among_those_whose_digests_begin_alike(monkeypatch):
+    digests = [first * 8 + last * 24 for first in (b"a", b"b") for last in (b"3", b"1", b"2")]
+    content = MemoryContent({digest: digest[-1:] for digest in digests})
+    ((_, raw),) = make_packs([(digest, "x") for digest in digests], content)
+    stored = PackContent([("p", ArrowFile(pa.py_buffer(raw), "p", pack=True))])
+    assert {digest: stored.get(digest) for digest in stored} == content
+    for digest in (b"a" * 8 + b"4" * 24, b"a" * 32, bytes(32), b"\xff" * 32, b"", b"a" * 8):
+        assert stored.get(digest) is None
+
+
+def test_an_artifact_too_large_for_a_batch_is_stored_as_it_is_in_a_pack_of_its_own(monkeypatch):
+    """A batch of a pack claims no more than 32 MiB, or twice what is stored of it (ST-BND-027)."""
+    monkeypatch.setattr(packs, "_COMPRESSED_BYTES", 1000)
+    content = MemoryContent({artifact_digest(raw): raw for raw in (b"a", b"b" * 2000, b"c", b"d" * 1000)})
+    made = list(make_packs([(digest, "x") for digest in content], content))
+    assert [count for count, _ in made] == [1, 1, 2]
+    assert [raw.nbytes > 2000 for _, raw in made] == [False, True, False]
+    stored = PackContent(
+        [(str(at), ArrowFile(pa.py_buffer(raw), "p", pack=True)) for at, (_, raw) in enumerate(made)]
+    )
+    assert list(stored) == list(content)
+    assert [stored.get(digest) for digest in content] == list(content.values())
 
 
 def test_a_bundle_of_several_packs(tmp_path, contents, monkeypatch):
@@ -276,7 +301,7 @@ def test_one_artifact_is_read_without_the_others(monkeypatch):
     read: list[int] = []
     real = ArrowFile.batch
     monkeypatch.setattr(ArrowFile, "batch", lambda self, index: read.append(index) or real(self, index))
-    stored = PackContent([("p", pa.py_buffer(raw))])
+    stored = PackContent([("p", ArrowFile(pa.py_buffer(raw), "p", pack=True))])
     assert stored.get(artifact_digest(b"b" * 9)) == b"b" * 9
     assert read == [1]
 
@@ -296,7 +321,7 @@ def test_packs_that_do_not_hold_one_content_per_digest(columns, says):
         pa.array(columns["content"], pa.large_binary()),
     ]
     raw = arrow_bytes(pa.Table.from_arrays(arrays, schema=packs.PACK_SCHEMA))
-    stored = PackContent([("p", pa.py_buffer(raw))])
+    stored = PackContent([("p", ArrowFile(pa.py_buffer(raw), "p", pack=True))])
     with pytest.raises(IntegrityError, match=says):
         [stored.get(digest) for digest in (b"1" * 32, bytes(32))]
 
@@ -304,7 +329,7 @@ def test_packs_that_do_not_hold_one_content_per_digest(columns, says):
 def test_a_table_is_no_pack(built):
     raw = arrow_bytes(built.trace.tasks.data)
     with pytest.raises(FormatError, match="not a pack"):
-        PackContent([("p", pa.py_buffer(raw))])
+        PackContent([("p", ArrowFile(pa.py_buffer(raw), "p", pack=True))])
 
 
 # -- the manifest -----------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from semtrace.errors import FormatError, IntegrityError, SemtraceError
 from semtrace.records.document import canonical_json
 from semtrace.records.enums import OperationKind
 from semtrace.store import arrow
-from semtrace.store.arrow import MAGIC, ArrowFile, arrow_bytes
+from semtrace.store.arrow import MAGIC, ArrowFile, Believed, allowance, arrow_bytes
 from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.container import MANIFEST
 from semtrace.store.digests import artifact_digest, show
@@ -291,25 +291,26 @@ def zeros(rows):
 
 
 def test_the_claimed_sizes_are_added_up_without_decompressing(monkeypatch):
-    raw = pa.py_buffer(arrow_bytes(zeros(1_000_000)))
+    """Of rows of 8 bytes, each counts for 64."""
+    raw = _stored_with(zeros(1_000_000), pa.Codec("zstd"))
     assert raw.size < 3_000
-    monkeypatch.setattr(arrow, "TABLE_FLOOR", 8_000_000)
+    monkeypatch.setattr(arrow, "TABLE_FLOOR", 64_000_000)
     assert ArrowFile(raw, "x").table().num_rows == 1_000_000
-    monkeypatch.setattr(arrow, "TABLE_FLOOR", 7_999_999)
+    monkeypatch.setattr(arrow, "TABLE_FLOOR", 63_999_999)
     monkeypatch.setattr(pa.ipc, "read_record_batch", lambda *_: pytest.fail("was decompressed"))
     with pytest.raises(FormatError) as caught:
         ArrowFile(raw, "x")
-    assert caught.value.requirement == "ST-BND-021"
-    monkeypatch.setattr(arrow, "TABLE_FLOOR", 1 << 30)
-    monkeypatch.setattr(arrow, "RAW_CEILING", 1000)
+    assert caught.value.requirement == "ST-BND-025"
+    assert ArrowFile(raw, "x", allowed=64_000_000).claimed == 64_000_000
     with pytest.raises(FormatError):
-        ArrowFile(raw, "x")
+        ArrowFile(raw, "x", allowed=63_999_999)
 
 
 def test_what_is_well_filled_may_be_large(monkeypatch):
     rng = np.random.default_rng(1)
     table = pa.table({"a": pa.array(rng.integers(0, 2**62, 10_000))})
     monkeypatch.setattr(arrow, "TABLE_FLOOR", 10)
+    assert arrow.RAW_RATIO * len(arrow_bytes(table)) > 64 * table.num_rows
     assert ArrowFile(pa.py_buffer(arrow_bytes(table)), "x").table().equals(table)
 
 
@@ -381,23 +382,102 @@ def test_a_bomb_is_refused_in_little_memory(tmp_path):
 
 
 def test_little_is_believed_of_a_table_and_more_of_a_pack():
-    count = (64 << 20) // 8 + 1
+    count = (64 << 20) // 64 + 1
     small = _stored_with(zeros(count), pa.Codec("zstd"))
     with pytest.raises(FormatError) as caught:
         ArrowFile(small, "x")
-    assert caught.value.requirement == "ST-BND-021"
-    assert ArrowFile(small, "x", pack=True).batches == 1
+    assert caught.value.requirement == "ST-BND-025"
+    table = pa.table({"content": pa.array([bytes(20 << 20)] * 13, pa.large_binary())})
+    packs = [_stored_with(table.slice(0, count), pa.Codec("zstd"), rows=1) for count in (12, 13)]
+    assert ArrowFile(packs[0], "x", pack=True).batches == 12
+    with pytest.raises(FormatError) as caught:
+        ArrowFile(packs[1], "x", pack=True)
+    assert caught.value.requirement == "ST-BND-026"
+
+
+@pytest.mark.parametrize(("codec", "refused"), [("zstd", True), (None, False)])
+def test_a_batch_of_a_pack_is_small_or_stored_as_it_is(codec, refused):
+    large = pa.table({"content": pa.array([bytes(33 << 20)], pa.large_binary())})
+    stored = _stored_with(large, codec and pa.Codec(codec))
+    if not refused:
+        assert ArrowFile(stored, "x", pack=True).batches == 1
+        return
+    with pytest.raises(FormatError) as caught:
+        ArrowFile(stored, "x", pack=True)
+    assert caught.value.requirement == "ST-BND-027"
 
 
 def test_what_no_reader_would_believe_is_written_without_compression():
-    table = zeros((64 << 20) // 8 + 1)
+    table = zeros((64 << 20) // 64 + 1)
     stored = pa.py_buffer(arrow_bytes(table))
     assert stored.size > table.nbytes
     assert ArrowFile(stored, "x").table().num_rows == table.num_rows
 
 
-def _stored_with(table, codec):
+@pytest.mark.parametrize("claims", [[(1, 60)] * 9, [(1, 60), (4, 200), (4, 400), (100, 5000), (100, 10_000)]])
+def test_what_a_writer_believes_is_allowed_in_sum(claims):
+    believed = Believed(100)
+    stored = claimed = 0
+    for size, raw in claims:
+        size = size if believed.believes(size, raw) else raw  # noqa: PLW2901  # as it is
+        stored, claimed = stored + size, claimed + raw
+        assert claimed <= allowance(stored, 100)
+
+
+def with_tables(path, rows):
+    """A bundle with so many equal rows in each of some tables, all digests of bytes made to fit."""
+    write(path, directory=True)
+    values = json.loads((path / MANIFEST).read_bytes())
+    for name, stored in values["trace"]["tables"].items():
+        if name in {"operations", "segments", "artifacts"}:
+            table = pa.ipc.open_file(path / stored["path"]).read_all()
+            raw = _stored_with(table.take(pa.array(np.zeros(rows, np.int64))), pa.Codec("zstd"))
+            (path / stored["path"]).write_bytes(raw)
+            digest = show(artifact_digest(raw.to_pybytes()))
+            stored |= {"rows": rows, "bytes": raw.size, "digest": digest}
+    del values["digest"]
+    values["digest"] = show(artifact_digest(canonical_json(values)))
+    (path / MANIFEST).write_bytes(canonical_json(values))
+    return path
+
+
+def test_tables_are_allowed_in_sum(tmp_path, monkeypatch):
+    """Each of three tables is small enough by itself (ST-BND-025)."""
+    path = with_tables(tmp_path / "x", 4000)
+    assert open_bundle(path).trace.segments.rows == 4000
+    stored = sum(table.bytes for table in open_bundle(path).manifest.trace.tables.values())
+    monkeypatch.setattr("semtrace.store.bundle.TABLE_FLOOR", 700_000)
+    monkeypatch.setattr(arrow, "RAW_RATIO", 700_000 // stored)
+    with pytest.raises(FormatError) as caught:
+        _ = open_bundle(path).trace
+    assert caught.value.requirement == "ST-BND-025"
+    for name in ("operations", "segments", "artifacts"):
+        bundle = open_bundle(path)
+        table = bundle.manifest.trace.tables[name]
+        assert bundle.table(table).num_rows == bundle.table(table).num_rows == 4000, "counted once"
+    monkeypatch.setattr(arrow, "RAW_RATIO", 2_000_000 // stored)
+    assert open_bundle(path).trace.segments.rows == 4000
+
+
+def test_what_is_claimed_of_members_that_are_not_there_allows_nothing(tmp_path, monkeypatch):
+    path = with_tables(tmp_path / "x", 4000)
+    values = json.loads((path / MANIFEST).read_bytes())
+    values["trace"]["packs"].append(
+        {"path": "far", "bytes": 1 << 40, "digest": show(bytes(32)), "artifacts": 1}
+    )
+    values["executions"]["native"]["tables"]["events"]["bytes"] = 1 << 40
+    del values["digest"]
+    values["digest"] = show(artifact_digest(canonical_json(values)))
+    (path / MANIFEST).write_bytes(canonical_json(values))
+    monkeypatch.setattr("semtrace.store.bundle.TABLE_FLOOR", 700_000)
+    monkeypatch.setattr(arrow, "RAW_RATIO", 1)
+    with pytest.raises(FormatError) as caught:
+        _ = open_bundle(path).trace
+    assert caught.value.requirement == "ST-BND-025"
+
+
+def _stored_with(table, codec, rows=None):
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
-        writer.write_table(table)
+        writer.write_table(table, max_chunksize=rows)
     return sink.getvalue()
