@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from semtrace.cli.common import JsonOption, command, emit
-from semtrace.errors import ExitCode
+from semtrace.errors import ExitCode, SemtraceError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,8 +23,14 @@ def policies(
         one = _facts(find_policy(name))
         emit(one, as_json=json_output, text=lambda: _whole(one))
         return ExitCode.OK
-    rows = [_facts(find_policy(each)) for each in policy_names()]
-    emit({"policies": rows}, as_json=json_output, text=lambda: _table(rows))
+    rows: list[dict[str, Any]] = []
+    broken: list[dict[str, Any]] = []
+    for each in policy_names():
+        try:
+            rows.append(_facts(find_policy(each)))
+        except SemtraceError as error:  # one bad package hides no other's policies
+            broken.append({"name": each, "error": str(error)})
+    emit({"policies": rows, "broken": broken}, as_json=json_output, text=lambda: _table(rows, broken))
     return ExitCode.OK
 
 
@@ -50,7 +56,7 @@ def _whole(one: dict[str, Any]) -> "list[RenderableType]":
     return [*lines, f"source: {escape(one['source'])}"]
 
 
-def _table(rows: list[dict[str, Any]]) -> "list[RenderableType]":
+def _table(rows: list[dict[str, Any]], broken: list[dict[str, Any]]) -> "list[RenderableType]":
     from rich.markup import escape
     from rich.table import Table
 
@@ -62,5 +68,6 @@ def _table(rows: list[dict[str, Any]]) -> "list[RenderableType]":
         table.add_row(*(escape(each) for each in (row["name"], row["rule"], settings or "–")))
     return [
         table,
+        *(f"[red]✗[/red] {escape(each['name'])} cannot be used: {escape(each['error'])}" for each in broken),
         "semtrace policies NAME tells of one; an engine document names it: policy: {name: NAME, settings: {…}}",
     ]

@@ -16,6 +16,7 @@ from semtrace.engine.pieces import Pieces, Places
 from semtrace.engine.transfers import Load, Transfers
 from semtrace.errors import FormatError, ReplayError, SemtraceError
 from semtrace.policies.interface import (
+    Action,
     CallEnded,
     CallReady,
     Moved,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from semtrace.engine.kv_state import KvState
     from semtrace.engine.lifecycle_log import LifecycleLog
     from semtrace.engine.prepared import Prepared
-    from semtrace.policies.interface import Action, Facts, Notice, Policy, Question
+    from semtrace.policies.interface import Facts, Notice, Policy, Question
     from semtrace.replay.backend import Request as Released
 
 ENGINE = "engine"
@@ -289,6 +290,9 @@ class Lifecycle:
             raise self._wrong(f"asks with inputs of {error.message}") from error
         with self._blamed():
             actions = tuple(policy.choose(parse_canonical(text)))
+        for action in actions:
+            if not isinstance(action, Action):
+                raise self._wrong(f"answers {action!r:.80}, which is no action")
         event = held.event if held is not None and question.event is None else question.event
         self._log.decision(now, policy.name, event, text, choice_text(actions))
         for action in actions:
@@ -307,7 +311,10 @@ class Lifecycle:
             yield
         except (SemtraceError, AssertionError):
             raise
-        except Exception as error:
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # a policy that leaves would end the command as if all were well
             raise self._wrong(f"fails: {type(error).__name__}: {error}") from error
 
     def _carry_out(self, question: Question, held: Held | None, action: Action) -> str | None:

@@ -25,7 +25,7 @@ def find_policy(name: str) -> type[Policy]:
 
     Raises:
         DocumentError: there is none, with the nearest name that there is.
-        UnsupportedError: its package cannot be loaded, or what it names is no policy.
+        UnsupportedError: its package cannot be loaded, or what it names is no policy, or one that lacks a member.
     """
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
@@ -46,12 +46,21 @@ def find_policy(name: str) -> type[Policy]:
             path="policy.name",
             hint="install its package anew, or ask who made it",
         ) from error
-    if not (isinstance(policy, type) and issubclass(policy, Policy)) or policy.name != name:
+    if not (isinstance(policy, type) and issubclass(policy, Policy)) or getattr(policy, "name", None) != name:
         raise UnsupportedError(
             f"{found[name].value} is no policy of the name {name}",
             code="policy.broken",
             path="policy.name",
             hint="an entry point names a subclass of semtrace.policies.interface.Policy, by the policy's own name",
+        )
+    lacks = [member for member in ("rule", "source") if not isinstance(getattr(policy, member, None), str)]
+    lacks += sorted(policy.__abstractmethods__)
+    if lacks:
+        raise UnsupportedError(
+            f"policy {name} of {found[name].value} lacks {', '.join(lacks)}",
+            code="policy.broken",
+            path="policy.name",
+            hint="semtrace.policies.interface.Policy says what a policy has; add it there",
         )
     return policy
 

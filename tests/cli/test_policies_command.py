@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from cli.conftest import run
+from semtrace.policies import registry
 from semtrace.policies.registry import policy_names
 from semtrace.store.bundle import write_bundle
 from support.graphs import graph
@@ -28,6 +31,17 @@ def test_one_policy():
     assert "needs the tier host" in told.out
     assert "lead_ns: 10000000" in told.out
     assert json.loads(run("policies", "keep", "--json").out)["settings"] == {}
+
+
+def test_one_that_cannot_be_used_hides_no_other():
+    broken = EntryPoint("broken", "semtrace.nowhere:Broken", registry.GROUP)
+    with patch.object(registry, "entry_points", lambda group: [*entry_points(group=group), broken]):
+        told, told_json = run("policies"), json.loads(run("policies", "--json").out)
+    assert told.code == 0
+    assert "broken cannot be used: " in told.out
+    assert "tokencake" in told.out
+    assert [each["name"] for each in told_json["broken"]] == ["broken"]
+    assert "keep" in [each["name"] for each in told_json["policies"]]
 
 
 def test_one_that_is_not_there():

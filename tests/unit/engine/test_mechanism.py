@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -408,12 +409,18 @@ class Stumbles(Scripted):
             "other": {},
             "key": {"key": "x"},
             "none": {"key": "none"},
+            "words": {"key": "words"},
+            "leaves": {"key": "leaves"},
             "nowhere": {"server": 3},
             "elsewhere": {"server": 1},
         }[self.settings.script["what"][0][0]]
         yield Question(7 if not inputs else 0, inputs, server={3: 3, 1: 0}.get(inputs.get("server", 9)))
 
     def choose(self, inputs: Mapping[str, Any]) -> Sequence[Action]:
+        if inputs["key"] == "leaves":
+            sys.exit(0)
+        if inputs["key"] == "words":
+            return cast("Any", ("keep",))
         return inputs["missing"] if inputs["key"] == "x" else (Keep(), Demote(), Hold())
 
 
@@ -424,6 +431,8 @@ class Stumbles(Scripted):
         ("other", "stumbles asks about context 7, which there is not"),
         ("key", "stumbles fails: KeyError: 'missing'"),
         ("none", "stumbles answers hold()"),
+        ("words", "stumbles answers 'keep', which is no action"),
+        ("leaves", "stumbles fails: SystemExit: 0"),
         ("nowhere", "stumbles asks about server 3, which there is not"),
         ("elsewhere", "stumbles asks about server 0 with another one in its inputs"),
     ],

@@ -288,6 +288,22 @@ def test_what_is_no_policy_is_refused():
         Misnamed.name = "other"
         with pytest.raises(UnsupportedError, match="no policy of the name wrong"):
             find_policy("wrong")
+        del Misnamed.name
+        with pytest.raises(UnsupportedError, match="no policy of the name wrong"):
+            find_policy("wrong")
+
+
+class Unfinished(Policy):
+    name = "unfinished"
+    rule = "None yet."
+
+
+def test_what_a_policy_lacks_is_told():
+    with (
+        installed(Unfinished),
+        pytest.raises(UnsupportedError, match=r"unfinished .* lacks source, choose, on"),
+    ):
+        find_policy("unfinished")
 
 
 def test_a_policy_without_its_tier_is_refused():
