@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 import typer
 
+import semtrace
 from semtrace.cli.main import COMMANDS, build
 
 
 def names(app: typer.Typer) -> list[str]:
     return list(typer.main.get_command(app).commands)
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "semtrace", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == semtrace.__version__
 
 
 def test_only_the_command_that_is_named_is_made():
