@@ -32,9 +32,11 @@ def log_of_execution(execution: Execution, name: str) -> StepLog:
         StepLogError: it has no steps, or they are not what `step_runs` says.
     """
     if not execution["steps"].rows or not execution["step_runs"].rows:
-        hint = "replay with an engine that records them"
+        hint = "replay on an engine with --detail steps"
         message = "the execution has no steps and step_runs"
-        raise StepLogError(name, [Finding("ST-COST-043", message, "steps", hint=hint)], path=name)
+        raise StepLogError(
+            "this execution is not used", [Finding("ST-COST-043", message, "steps", hint=hint)], path=name
+        )
     wrong = [
         each for each in check_execution(execution, None) if each.table in {"steps", "step_runs", "events"}
     ]

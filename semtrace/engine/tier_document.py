@@ -142,7 +142,7 @@ def judge_lifecycle(
             raise _refused(
                 f"policy {policy.name} needs the tier {tier.value}",
                 f"tiers.{tier.value}",
-                f"give tiers.{tier.value}: {{blocks: …}} and links.{tier.value}",
+                f"give tiers.{tier.value}: {{blocks: …}} and links.{tier.value}; the ready engine qwen3-8b-a100-host has both of host",
             )
 
 

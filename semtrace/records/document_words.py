@@ -78,7 +78,10 @@ def unknown_keys(document: type[BaseModel], keys: Iterable[str]) -> str:
             if key in model.model_fields
         ]
         near = inner or difflib.get_close_matches(key, document.model_fields, n=1, cutoff=0.5)
-        known = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(document.model_fields)}"
+        keys_are = (
+            f"the keys are {', '.join(document.model_fields)}" if document.model_fields else "there are none"
+        )
+        known = f"did you mean {near[0]!r}?" if near else keys_are
         lines.append(f"unknown key {key!r}, {known}")
     return "; ".join(lines)
 

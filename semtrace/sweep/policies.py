@@ -70,9 +70,13 @@ def policy_sweep(base: SweepDocument, policies: Sequence[str], baseline: str) ->
         baseline: the one that the others are compared with.
 
     Raises:
-        UsageError: a name stands twice, or the sweep varies policies already.
+        UsageError: no name is given, one stands twice, or the sweep varies policies already.
         DocumentError: there is no such policy, naming the nearest.
     """
+    if not policies:
+        raise UsageError(
+            "no policy is named", code="policies.none", path="policies", hint="semtrace policies lists them"
+        )
     names = list(policies) if baseline in policies else [baseline, *policies]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

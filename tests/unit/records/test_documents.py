@@ -8,7 +8,7 @@ import os
 import pytest
 from pydantic import Field
 
-from semtrace.errors import FormatError, UsageError
+from semtrace.errors import DocumentError, FormatError, UsageError
 from semtrace.records import document
 from semtrace.records.document import Document, Int64, canonical_json, read_values
 from semtrace.records.execution import Backend, ExecutionHeader
@@ -55,6 +55,14 @@ def test_an_unknown_key_names_the_nearest(tmp_path):
         refused(tmp_path, "name: a\nzzz: 1\n").message
         == "unknown key 'zzz', the keys are name, wheels, born_ns"
     )
+
+
+def test_a_document_without_keys_says_so():
+    class Bare(Document):
+        """No members."""
+
+    with pytest.raises(DocumentError, match="unknown key 'x', there are none"):
+        Bare.parse({"x": 1}, path="bare")
 
 
 def test_every_mistake_is_named_with_its_place(tmp_path):

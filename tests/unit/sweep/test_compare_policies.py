@@ -59,6 +59,8 @@ def test_the_baseline_is_there_once():
 
 def test_wrong_policies():
     base = SweepDocument.parse({}, path="sweep")
+    with pytest.raises(UsageError, match="no policy is named"):
+        policy_sweep(base, [], "prefix")
     with pytest.raises(UsageError, match="keep stands twice"):
         policy_sweep(base, ["keep", "keep"], "prefix")
     with pytest.raises(DocumentError, match="keep"):
