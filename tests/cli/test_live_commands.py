@@ -1,0 +1,168 @@
+"""Replay on a server as a person does it: what the server can do, the replay, its audit, Ctrl-C, and going on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.conftest import run, team
+from semtrace.store.bundle import write_bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+QUICK = {"service": {"first_token_ns": 1_000_000, "token_ns": 0}}
+SLOW = {"service": {"first_token_ns": 300_000_000, "token_ns": 0}}
+LATE = 2_000_000_000
+"""A tolerance that no machine is too busy for, in ns: what is tested here is not how punctual this one is."""
+
+
+class Server:
+    """A witness that runs as a program of its own, by a script."""
+
+    def __init__(self, folder: Path, script: dict[str, Any]) -> None:
+        (folder / "script.json").write_text(json.dumps(script))
+        self.record = folder / "record.jsonl"
+        self._program = subprocess.Popen(
+            [
+                sys.executable, "-m", "semtrace_conformance.witness",
+                "--script", folder / "script.json", "--record", self.record, "--port", "0",
+            ],
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._program.stdout is not None
+        self.url = json.loads(self._program.stdout.readline())["url"]
+
+    def end(self) -> list[dict[str, Any]]:
+        """The requests of the trace that came, when it has ended."""
+        if self._program.poll() is None:
+            self._program.terminate()
+            self._program.communicate(timeout=20)
+        rows = [json.loads(line) for line in self.record.read_text().splitlines()]
+        return [
+            row for row in rows if str(row["request"]).startswith("semtrace-") and row["request"][9].isdigit()
+        ]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path, QUICK)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    write_bundle(tmp_path / "t.semtrace", trace=team().build().trace)
+    return str(tmp_path / "t.semtrace")
+
+
+def test_doctor_says_what_a_server_can_do(server: Server):
+    told = run("doctor", "--url", server.url)
+    assert told.code == 0
+    assert "can replay length-locked" in told.out
+    assert "can replay token-locked: by logits_processor" in told.out
+    value = run("doctor", "--url", server.url, "--json").json
+    assert value["model"] == "witness"
+    assert {probe["found"] for probe in value["probes"]} <= {"yes", "no", "unknown"}
+
+
+def test_doctor_of_nothing():
+    told = run("doctor", "--url", "http://127.0.0.1:9")
+    assert told.code == 1
+    assert "no trace can be replayed on it" in told.out
+    assert run("doctor", "--url", "ftp://nowhere").code == 2
+
+
+def test_a_replay_keeps_counts_and_says_how_late_it_was(server: Server, trace: str, tmp_path: Path):
+    out = str(tmp_path / "run.semtrace")
+    told = run("replay", trace, "--url", server.url, "--set", "inputs=synthetic", "-o", out)
+    assert told.code == 0
+    assert "replayed in real time on backend http" in told.out
+    assert "of their release" in " ".join(told.out.split())
+    audited = run("audit", trace, out, "--tolerance-ns", LATE)
+    assert audited.code == 0, audited.out
+    rows = server.end()
+    assert sorted(row["request"] for row in rows) == sorted(
+        f"semtrace-0-{at}" for at in (0, 1, 2, 5)
+    )  # ST-LIV-030
+    assert all(row["min_tokens"] == row["max_tokens"] > 0 for row in rows)  # ST-LIV-020
+    assert [row["prompt_tokens"] for row in rows if row["request"] == "semtrace-0-0"] == [50]
+
+
+def test_texts_are_sent_and_counted_by_the_server(server: Server, trace: str, tmp_path: Path):
+    out = str(tmp_path / "run.semtrace")
+    told = run("replay", trace, "--url", server.url, "-o", out, "--json").json
+    assert told["environment"]["requests"]["inputs"] == "text"
+    assert told["environment"]["requests"]["prompt_counts"] == {"other": 4}
+    audited = run(
+        "audit", trace, out, "--tolerance-ns", LATE, "--json"
+    ).json  # ST-LIV-023: as the server told
+    assert {finding["requirement"] for finding in audited["findings"]} == {"ST-AUD-020"}
+
+
+def test_no_secret_is_kept(server: Server, trace: str, tmp_path: Path, monkeypatch):  # ST-LIV-032
+    monkeypatch.setenv("MY_KEY", "sk-very-secret-indeed")
+    out = tmp_path / "run"
+    told = run("replay", trace, "--url", server.url, "-o", out, "--set", "api_key_env=MY_KEY", "--json")
+    assert told.code == 0
+    run("unpack", out, "-o", tmp_path / "plain")
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "plain").rglob("*") if path.is_file())
+    assert b"MY_KEY" in kept
+    assert b"very-secret" not in kept
+    assert "very-secret" not in told.out + told.err
+
+
+def test_ctrl_c_leaves_a_run_to_go_on_with(trace: str, tmp_path: Path):  # ST-LIV-013, ST-LIV-014
+    server = Server(tmp_path, SLOW)
+    try:
+        out, whole = tmp_path / "run.semtrace", tmp_path / "whole.semtrace"
+        scenario = tmp_path / "scenario.json"
+        times = [0, 2_000_000_000]
+        scenario.write_text(json.dumps({"copies": 2, "arrivals": {"kind": "drawn", "times_ns": times}}))
+        command = [sys.executable, "-c", "from semtrace.cli import main; main()"]
+        options = ["--scenario", scenario, "--url", server.url, "--set", "inputs=synthetic", "-o", out]
+        program = subprocess.Popen(
+            [*command, "replay", trace, *options],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
+        )  # fmt: skip
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not any(
+            '"semtrace-1-' in line for line in server.record.read_text().splitlines()
+        ):
+            time.sleep(0.02)
+        program.send_signal(signal.SIGINT)
+        printed, failed = program.communicate(timeout=60)
+        assert (program.returncode, failed) == (1, "")
+        assert "stopped:" in printed
+        assert "--resume" in printed
+        told = run("audit", trace, out, "--tolerance-ns", LATE, "--json").json
+        assert {finding["requirement"] for finding in told["findings"]} == {"ST-AUD-002"}
+        refused = run("replay", trace, "--resume", out, "--copies", 3, "-o", whole)
+        assert refused.code == 2
+        assert "--copies" in refused.err
+        gone_on = run("replay", trace, "--resume", out, "-o", whole)
+        assert gone_on.code == 0, gone_on.err
+        audited = run("audit", trace, whole, "--tolerance-ns", LATE)
+        assert audited.code == 0, audited.out
+        assert run("replay", trace, "--resume", whole, "-o", tmp_path / "more").code == 1
+    finally:
+        server.end()
+
+
+def test_what_cannot_be_replayed_is_said_before(trace: str, tmp_path: Path):
+    out = tmp_path / "run.semtrace"
+    told = run("replay", trace, "--url", "http://127.0.0.1:9", "-o", out)
+    assert told.code == 1
+    assert "connection refused" in told.err
+    assert not out.exists()
+    assert run("replay", trace, "--backend", "http", "-o", out).code == 2
+    assert run("replay", trace, "--url", "http://127.0.0.1:9", "--mode", "free", "-o", out).code == 2
