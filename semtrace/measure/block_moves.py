@@ -11,6 +11,7 @@ import numpy as np
 from semtrace.engine.work import Work
 from semtrace.errors import SemtraceError
 from semtrace.measure.audit_form import scenario_of
+from semtrace.measure.recorded_engine import engine_values
 from semtrace.measure.slots import ranges
 from semtrace.records.columns import NULL
 from semtrace.records.enums import BlockAction, Tier
@@ -212,7 +213,10 @@ class Keys:
         """The keys of an execution on an engine; None where the trace or the header do not tell them."""
         execution = slots.execution
         try:
-            size = int(execution.header.backend.settings["block_size"])
+            backend = execution.header.backend
+            if backend.name == "vllm" and execution.header.mode != "token_locked":
+                return None  # what its blocks hold of outputs is what its model chose
+            size = int((engine_values(backend) or {})["block_size"])
             salt = scenario_of(execution.header).salt
             work = Work.of(slots.trace, size)
         except (SemtraceError, KeyError, TypeError, ValueError):

@@ -146,9 +146,9 @@ class VllmBackend(StepEngine):
             return
         choices = vllm.choices()
         if choices is not None:
-            self._facts["forced"] = {"positions": choices[0], "mismatched": choices[2]}
+            self._facts["forced"] = {"positions": choices.positions, "mismatched": choices.mismatched}
             if self._settings.choices:
-                self._facts["forced"]["differing"] = choices[1]
+                self._facts["forced"]["differing"] = choices.differing
         vllm.close()
 
     def outputs(self) -> tuple[Mapping[int, int], Content]:

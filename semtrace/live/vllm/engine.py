@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from semtrace.engine.settings import EngineSettings
+    from semtrace.live.vllm.forced import Choices
     from semtrace.live.vllm.settings import Lock, VllmSettings
 
 _ACTION: Final = {
@@ -210,12 +211,12 @@ class Vllm:
             if each.finished
         }
 
-    def choices(self) -> tuple[int, int, int] | None:
-        """Positions that were forced, those where the model would have chosen otherwise, and those given otherwise; None if not known."""
+    def choices(self) -> Choices | None:
+        """What was forced; None where our processor is not asked."""
         from semtrace.live.vllm.forced import ForcedTokens
 
         processor = ForcedTokens.last() if ForcedTokens.last is not None else None
-        return None if processor is None or self.lock != "logits_processor" else tuple(processor.choices)
+        return None if processor is None or self.lock != "logits_processor" else processor.choices
 
     def close(self) -> None:
         """End the engine."""
@@ -238,8 +239,8 @@ class StepDriven(Scheduler):
         self, engine: EngineSettings, start: Callable[[], Vllm], sent: Callable[[Request], Sent]
     ) -> None:
         super().__init__(engine.scheduler, 2, engine.block_size)
-        self._free = _Free()
-        self.pool = self._free
+        self._told_pool = _Free()
+        self.pool = self._told_pool
         self._start, self._sent = start, sent
         self.vllm: Vllm | None = None
         self._open: dict[str, Request] = {}
@@ -315,7 +316,7 @@ class StepDriven(Scheduler):
             step.entries.append(
                 Entry(request, kind, computed, tokens, (), (), computed < request.admitted_tokens, yields)
             )
-        self._free.count = record["free_blocks"]
+        self._told_pool.count = record["free_blocks"]
         self._note_all(moves)
 
     def _note_all(self, moves: list[list[Any]] | None) -> None:

@@ -62,7 +62,7 @@ def recording(scheduler: type[Scheduler], sink: Callable[[dict[str, Any]], None]
         sink: what takes each record; a file, as the module says, if left out.
     """
 
-    class Recording(scheduler):  # type: ignore[misc, valid-type]
+    class Recording(scheduler):  # type: ignore[misc]
         """Records; see the module."""
 
         def __init__(self, *arguments: Any, **named: Any) -> None:
