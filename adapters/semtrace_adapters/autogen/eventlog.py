@@ -36,11 +36,19 @@ CORE_EVENTS = frozenset(
 )
 AGENT_EVENTS = frozenset({"ToolCallRequestEvent", "ToolCallExecutionEvent"})
 
+_DECODER = json.JSONDecoder()
+_TYPE = re.compile(r'"type": ?"')
+_TRIES = 100
+"""Braces in a line at which an event is looked for: what stands before it has few."""
+
 _TIME_KEYS = ("time_unix_ns", "ts", "created", "timestamp", "time", "asctime", "@timestamp", "datetime")
 _EVENT_KEYS = ("event", "data", "message", "msg", "record", "body")
 _RETRY = re.compile(r"Retrying request (?:to \S+ )?in (?P<wait>[\d.]+) seconds")
 _REPR = re.compile(r"(?P<name>ToolCall(?:Request|Execution)Event)\(")
 _STR = re.compile(r"id='[^']*' source=.*type='(?P<name>ToolCall(?:Request|Execution)Event)'", re.DOTALL)
+_QUOTED = re.compile(r"'[^'\\]*+(?:\\.[^'\\]*+)*+'|\"[^\"\\]*+(?:\\.[^\"\\]*+)*+\"", re.DOTALL)
+_MOST_BARE = 1 << 18
+"""Characters of a ``repr`` outside of its texts: each can become an object of some hundred bytes."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,8 @@ def retry_wait_s(text: str) -> float | None:
 def _from_repr(text: str) -> dict[str, Any] | None:
     """An agentchat event from its ``repr``, or from the ``str`` of the pydantic model."""
     found = _REPR.search(text)
+    if len(text) > _MOST_BARE and len(_QUOTED.sub("", text)) > _MOST_BARE:
+        return None
     if found:
         source = text[found.start() :]
     elif _STR.match(text):
@@ -217,11 +227,13 @@ def read_line(line: str, order: int, where: str) -> Record | BadLine | None:
         return _from_object(value, order, where) if isinstance(value, dict) else None
     stamp = parse_stamp(stripped[: brace if brace > 0 else 80])
     time_ns, zoned = stamp or (None, False)
-    while brace > 0:
+    tries = 0
+    while brace > 0 and tries < _TRIES:
+        tries += 1
         try:
-            value, _ = json.JSONDecoder().raw_decode(stripped[brace:])
+            value, _ = _DECODER.raw_decode(stripped, brace)
         except ValueError as error:
-            if stripped.startswith('{"', brace) and re.search(r'"type": ?"', stripped[brace:]):
+            if stripped.startswith('{"', brace) and _TYPE.search(stripped, brace):
                 return BadLine(where, f"an event that is cut or broken: {error}")
             value = None
         event = as_event(value)

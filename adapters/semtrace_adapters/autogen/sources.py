@@ -20,6 +20,7 @@ from semtrace_adapters.autogen.eventlog import (
 )
 from semtrace_adapters.autogen.read_stream import Stream, is_item, read_item
 from semtrace_adapters.autogen.spans import SpanTree, is_span, json_values, parse_spans
+from semtrace_adapters.source_lines import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 _SUFFIXES: Final = {".json", ".jsonl", ".ndjson", ".log", ".txt"}
 _HEAD: Final = 1 << 18
 """Bytes of a file that are looked at to tell what it is."""
-_WHOLE: Final = 1 << 26
-"""Bytes of a file that are read for its first document, at most."""
+_WHOLE: Final = 1 << 24
+"""Bytes that a file's first document can have to be looked at; what begins a longer one is what it is known by."""
 _ENOUGH: Final = 50
 """Spans or messages in a file's head that settle what it is."""
 _EVENT_MARK: Final = re.compile(rb'type\\?": ?\\?"(?:LLMCall|LLMStreamEnd)\\?"')
+_SPAN_MARK: Final = re.compile(r'"(?:resourceSpans|start_time)"')
 _STATE_KEYS: Final = ("agent_states", "team_state", "message_thread")
 
 
@@ -127,6 +129,8 @@ def _kind_of_document(path: Path, head: str) -> tuple[str, int]:
         return "other", 0
     value: Any = next((v for v, _ in json_values(head) if not isinstance(v, ValueError)), None)
     if value is not None and _is_spans(value):
+        return "spans", 90 if '"autogen' in head else 20
+    if path.stat().st_size > _WHOLE and _SPAN_MARK.search(head):
         return "spans", 90 if '"autogen' in head else 20
     value = _first_value(path)
     if is_component(value):
@@ -228,7 +232,7 @@ class Reader:
     def _lines(self, path: Path, name: str) -> Iterator[tuple[int, str]]:
         try:
             with path.open("rb") as file:
-                for number, raw in enumerate(file, 1):
+                for number, raw in lines_of(file, path):
                     self._advance(len(raw))
                     try:
                         line = raw.decode("utf-8-sig" if number == 1 else "utf-8")

@@ -12,6 +12,7 @@ from semtrace.build import TraceBuilder
 from semtrace.errors import FormatError, UsageError
 from semtrace.records.enums import EntityKind
 from semtrace_adapters.base import ImportOptions, ImportResult, LossReport, finish
+from semtrace_adapters.source_lines import is_small
 
 from .config import Config, read_config
 from .events import Publish, events_of
@@ -86,7 +87,10 @@ def _kind_of_json(path: Path, start: str) -> str | None:
         return "json"
     if '"env"' in start and '"roles"' in start:
         try:
-            return "team" if looks_like_team(json.loads(path.read_bytes())) else None
+            raw = path.read_bytes()
+            if not is_small(raw):
+                return "team"  # reading will say that it is too large
+            return "team" if looks_like_team(json.loads(raw)) else None
         except (ValueError, RecursionError):
             return "team"  # a damaged one, which reading will say
         except OSError:

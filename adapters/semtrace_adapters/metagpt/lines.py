@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.errors import UsageError
+from semtrace_adapters.source_lines import check_document, check_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,11 +74,16 @@ class Log:
     utc_offset_ns: int | None = None
 
 
-def read_text(path: Path) -> tuple[str, bool]:
+def read_text(path: Path, *, document: bool = False) -> tuple[str, bool]:
     """A file's text, and whether some of it was no UTF-8 and was replaced.
+
+    Args:
+        path: the file.
+        document: whether it is one JSON document, not lines.
 
     Raises:
         UsageError: the file cannot be read.
+        FormatError: a line is too long, or the document has too many values.
     """
     try:
         raw = path.read_bytes()
@@ -85,6 +91,7 @@ def read_text(path: Path) -> tuple[str, bool]:
         raise UsageError(
             f"cannot be read: {error.strerror or error}", code="source.unreadable", path=str(path)
         ) from error
+    (check_document if document else check_lines)(raw, path)
     try:
         return raw.decode("utf-8"), False
     except UnicodeDecodeError:

@@ -60,7 +60,7 @@ def read_team(path: Path, loss: LossReport) -> Team:
         FormatError: it is none.
         UsageError: the file cannot be read.
     """
-    text, _ = read_text(path)
+    text, _ = read_text(path, document=True)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

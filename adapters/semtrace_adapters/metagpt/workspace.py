@@ -65,7 +65,7 @@ def read_workspace(root: Path, loss: LossReport) -> Workspace:
 
 
 def _dependencies(path: Path, loss: LossReport) -> dict[str, tuple[str, ...]]:
-    text, _ = read_text(path)
+    text, _ = read_text(path, document=True)
     try:
         value = json.loads(text)
         return {str(key): tuple(sorted(str(each) for each in on)) for key, on in value.items()}

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from semtrace.errors import UsageError
+from semtrace_adapters.source_lines import check_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ LATEST_MS: Final = float((1 << 62) // 1_000_000)
 """A time from which on there are no more, in ms (ST-VAL-003)."""
 MOST_TOKENS: Final = 1 << 40
 """Tokens that a count stays below (ST-VAL-004)."""
-_PART: Final = 16 << 20
+_PART: Final = 8 << 20
 """Bytes that are read at once."""
 _LARGEST_ID: Final = (1 << 64) - 1
 _SPACE: Final = b" \t\r"
@@ -105,12 +106,16 @@ def _parts(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         rest = file.read(3)
         rest = b"" if rest == b"\xef\xbb\xbf" else rest  # a mark of byte order is no JSON
+        before = 0
         while more := file.read(_PART):
             rest += more
             cut = rest.rfind(b"\n") + 1
             if cut:
+                check_lines(rest[:cut], path, before)
                 yield rest[:cut]
+                before += rest.count(b"\n", 0, cut)
                 rest = rest[cut:]
+            check_lines(rest, path, before)
         if rest:
             yield rest
 
