@@ -69,10 +69,14 @@ def vllm(
     check_output(output, overwrite=force)
     ADAPTER.options(values)
     _make(kept, force=force)
-    ended = serve(full, kept, grace_s=grace, quiet=json_output)
-    logs = [path for path in _logs(kept) if path.stat().st_size]
+    try:
+        ended = serve(full, kept, grace_s=grace, quiet=json_output)
+    finally:
+        for path in _logs(kept):
+            if not path.stat().st_size:
+                path.unlink()
+    logs = _logs(kept)
     if not logs:
-        kept.unlink()
         raise UsageError(
             f"the server ended with {ended.code} before its scheduler was made: nothing was recorded",
             code="record.nothing",
