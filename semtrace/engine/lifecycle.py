@@ -311,10 +311,7 @@ class Lifecycle:
             yield
         except (SemtraceError, AssertionError):
             raise
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # a policy that leaves would end the command as if all were well
+        except (Exception, SystemExit) as error:  # leaving would end the command as if all were well
             raise self._wrong(f"fails: {type(error).__name__}: {error}") from error
 
     def _carry_out(self, question: Question, held: Held | None, action: Action) -> str | None:
