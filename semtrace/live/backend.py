@@ -373,16 +373,11 @@ class HttpBackend:
     def _poll(self, wait_ns: int) -> bool:
         """What the clock does while it waits: read, or else do what can wait."""
         flights, pool = self._flights, self._pool
-        if flights.reported:
+        if flights.news:
             pool.turn(0)
-            return True
-        if wait_ns > IDLE_NS and not pool.turn(0):
-            if pool.tend() or self._bodies.ahead(wait_ns):
-                return bool(flights.reported)
+        elif wait_ns <= IDLE_NS or not (pool.turn(0) or pool.tend() or self._bodies.ahead(wait_ns)):
             pool.turn(wait_ns)
-        elif wait_ns <= IDLE_NS:
-            pool.turn(wait_ns)
-        return bool(flights.reported)
+        return flights.news
 
     def submit(self, now_ns: int, requests: Sequence[Request]) -> list[int]:
         """Send requests; when each was handed to the kernel, in ns."""
@@ -456,11 +451,14 @@ class HttpBackend:
         }
 
     def outputs(self) -> tuple[Mapping[int, int], Content]:
-        """Of events whose output ids came, their ordinal in the content, and the content."""
+        """Of events whose output ids came, their ordinal in the content by digest (ST-EXE-010), and the content."""
+        contents = self._flights.contents
+        place = {digest: at for at, digest in enumerate(sorted(contents))}
+        ordinal = np.array([place[digest] for digest in contents], dtype=np.int64)
         kept = np.frombuffer(self._flights.output, dtype=np.int64)
         events = np.flatnonzero(kept != NULL)
-        return dict(zip(events.tolist(), kept[events].tolist(), strict=True)), MemoryContent(
-            self._flights.contents
+        return dict(zip(events.tolist(), ordinal[kept[events]].tolist(), strict=True)), MemoryContent(
+            contents
         )
 
     def request_ids(self) -> dict[int, str]:

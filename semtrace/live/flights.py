@@ -120,6 +120,7 @@ class Flights:
         self._retries: list[tuple[int, int, Flight]] = []
         self._waiting_again: set[int] = set()
         self.reported: list[Report] = []
+        self._sooner = False  # something is due before what `next_ns` said
         self.failures: Counter[Failure] = Counter()
         self.prompt_counts: Counter[str] = Counter()
         self.attempts = array("H", bytes(2 * events))
@@ -157,6 +158,7 @@ class Flights:
 
     def next_ns(self) -> int | None:
         """When something is to be done at the latest, in ns of the run (see `Backend.next_ns`)."""
+        self._sooner = False
         if self.reported:
             return 0
         times = []
@@ -201,6 +203,11 @@ class Flights:
         self.reported = [report for report in self.reported if report.event not in gone]
 
     @property
+    def news(self) -> bool:
+        """Whether there is something to report, or something is due earlier than `next_ns` said last."""
+        return self._sooner or bool(self.reported)
+
+    @property
     def count(self) -> int:
         """How many are in flight, or wait for another attempt."""
         return len(self._deadlines) + len(self._waiting_again)
@@ -228,6 +235,7 @@ class Flights:
                 wait = min(max(wait, flight.retry_after_ns or 0), FOREVER >> 1)
                 self._waiting_again.add(flight.event)
                 heapq.heappush(self._retries, (at_ns + wait, flight.event, flight))
+                self._sooner = True
                 return
         self.reported.append(
             Report(
