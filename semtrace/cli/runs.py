@@ -170,6 +170,7 @@ def replay(
         "plan": made.name,
         "backend": execution.header.backend.as_json(),
         **setup(execution.header),
+        **_form(execution.header),
         "execution_digest": show(execution_digest(execution)),
         "instances": execution.instances.rows,
         "events": execution.events.rows,
@@ -206,10 +207,18 @@ def _end(execution: "Execution") -> int | None:
     return int(finished.max()) if len(finished) else None
 
 
+def _form(header: "ExecutionHeader") -> dict[str, Any]:
+    """Of a simulated engine, which form of it ran and why."""
+    from semtrace.engine.form import KEY
+
+    return {KEY: header.environment[KEY]} if KEY in header.environment else {}
+
+
 def _text(value: dict[str, Any], header: "ExecutionHeader") -> "list[RenderableType]":
     from rich.markup import escape
 
     from semtrace.cli.live import world_lines
+    from semtrace.engine.form import KEY, form_line
     from semtrace.measure.setup import setup_lines
 
     backend, arrivals = setup_lines(header)
@@ -221,6 +230,7 @@ def _text(value: dict[str, Any], header: "ExecutionHeader") -> "list[RenderableT
         escape(
             f"{'simulated on a virtual clock by' if header.clock == 'virtual' else 'replayed in real time on'} {backend}"
         ),
+        *([escape(form_line(value[KEY]))] if KEY in value else []),
         escape(arrivals),
         f"execution {value['execution_digest']}",
     ]

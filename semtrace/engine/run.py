@@ -38,15 +38,23 @@ def engine(setup: Setup) -> Backend | Simulation:
         )
     policy = policy_of(prepared)
     detail = Detail.of(setup.detail)
-    if setup.simulator == "fast" and not detail.blocks and (policy is None or can_drive(policy[0], prepared)):
+    why = "it was asked for" if setup.simulator == "step" else why_by_steps(prepared, detail, policy)
+    if why is None:
         return FastEngine(prepared, setup.copies, detail, policy)
-    return StepEngine(prepared, detail, policy)
+    return StepEngine(prepared, detail, policy, why=why)
 
 
-def can_drive(policy: Policy, prepared: Prepared) -> bool:
-    """Whether the compiled engine can run a policy: not one that looks at pieces, to reuse them, nor where calls are refused."""
-    refused = prepared.document.oversized == "outcome" and bool(prepared.oversized.any())
-    return not policy.pieces and not refused
+def why_by_steps(prepared: Prepared, detail: Detail, policy: tuple[Policy, Facts] | None) -> str | None:
+    """Why the compiled engine cannot run this; None if it can, unless the policy reuses tokens without saying so before."""
+    if detail.blocks:
+        return "only that keeps the table blocks"
+    if policy is None:
+        return None
+    if policy[0].pieces:
+        return f"policy {policy[0].name} looks at the pieces of prompts"
+    if prepared.document.oversized == "outcome" and (refused := int(prepared.oversized.sum())):
+        return f"a policy decides, and {refused:,} operations of the trace are too large for every server"
+    return None
 
 
 def policy_of(prepared: Prepared) -> tuple[Policy, Facts] | None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from semtrace.engine.form import Form
 from semtrace.engine.lifecycle import Lifecycle
 from semtrace.engine.lifecycle_log import LifecycleLog
 from semtrace.engine.log import Log
@@ -20,7 +21,7 @@ from semtrace.records.enums import EventOutcome, Phase, Tier
 from semtrace.replay.backend import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -106,14 +107,21 @@ class StepEngine:
         prepared: the trace as the engine sees it, and its settings.
         detail: which detail tables to keep.
         policy: a lifecycle policy with what it knows of the engine; None if the scheduler alone decides.
+        why: why it is this form that runs.
     """
 
     modes = frozenset({"length_locked"})
 
     def __init__(
-        self, prepared: Prepared, detail: Detail, policy: tuple[Policy, Facts] | None = None
+        self,
+        prepared: Prepared,
+        detail: Detail,
+        policy: tuple[Policy, Facts] | None = None,
+        *,
+        why: str = "it was asked for",
     ) -> None:
         self._prepared = prepared
+        self._form = Form.step(why)
         settings = prepared.settings
         self._servers = [
             Server(index, Scheduler(settings.scheduler, settings.blocks, settings.block_size))
@@ -138,6 +146,10 @@ class StepEngine:
     def facts(self) -> BackendFacts:
         """Name, and the whole engine document."""
         return self._prepared.facts()
+
+    def environment(self) -> Mapping[str, Any]:
+        """Which form of the engine ran, and why."""
+        return self._form.environment()
 
     def refuse(self, trace: Trace, operations: Iterable[int]) -> Iterable[Finding]:
         """Operations that no server could ever run."""

@@ -167,6 +167,15 @@ class Backend(Runner, Protocol):
 
 
 @runtime_checkable
+class Situated(Protocol):
+    """What has facts of the run to tell for the header of the execution, after it."""
+
+    def environment(self) -> Mapping[str, Any]:
+        """The facts by name, as JSON has them."""
+        ...
+
+
+@runtime_checkable
 class RealBackend(Backend, Protocol):
     """A backend that runs a model, and so has more to tell than times and counts."""
 

@@ -19,7 +19,7 @@ from semtrace.records.enums import EventOutcome, Evidence, OperationKind, Outcom
 from semtrace.records.execution import Execution, ExecutionHeader
 from semtrace.records.execution_tables import EVENTS, INSTANCES
 from semtrace.replay.arrivals import instances, settle
-from semtrace.replay.backend import LiveBackend, RealBackend, Setup, Simulation
+from semtrace.replay.backend import LiveBackend, Setup, Simulation, Situated
 from semtrace.replay.controller import TIMES, Controller, Rules, VirtualClock, runs_on_backend
 from semtrace.replay.ideal import IdealBackend
 from semtrace.replay.scenario import Drawn
@@ -203,7 +203,7 @@ def replay(
         backend=facts,
         detail=[name for name in DETAIL if name in ran.detail],
         seeds={"arrivals": drawn_from.seed} if drawn_from else {},
-        environment=environment | (dict(backend.environment()) if isinstance(backend, RealBackend) else {}),
+        environment=environment | (dict(backend.environment()) if isinstance(backend, Situated) else {}),
     )
     execution = _execution(header, ran, copies)
     return execution if resume is None else resume.joined(execution)

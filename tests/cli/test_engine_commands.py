@@ -192,3 +192,41 @@ def test_a_plan_names_the_agents_of_its_sessions(tmp_path: Path):
     assert "1 y" in told.out or "1 (no agent)" in told.out
     lines = run("info", tmp_path / "t.semtrace").out.splitlines()
     assert [line.split() for line in lines if line.startswith("edges")] == [["edges", "0"]]
+
+
+FORMS = {
+    "short": ([], "fast", "the replay is too short for loading the compiler"),
+    "asked": (["--simulator", "step"], "step", "it was asked for"),
+    "blocks": (["--detail", "blocks"], "step", "only that keeps the table blocks"),
+    "pieces": (["--set", "policy.name=pic"], "step", "policy pic looks at the pieces of prompts"),
+    "refused": (
+        ["--set", "policy.name=keep", "--set", "oversized=outcome", "--set", "scheduler.max_model_len=40"],
+        "step",
+        "are too large for every server",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_form_that_ran_is_told(name: str, trace: str, tmp_path: Path):
+    """In one line, with its reason; and with --json."""
+    options, form, why = FORMS[name]
+    words = [
+        "replay",
+        trace,
+        "--engine",
+        "qwen3-8b-a100",
+        *options,
+        "-o",
+        str(tmp_path / "e.semtrace"),
+        "--force",
+    ]
+    told = run(*words, "--json").json["simulator"]
+    assert (told["form"], told["compiled"]) == (form, False)
+    assert why in told["why"]
+    how = "in its readable form" if form == "step" else "as plain Python"
+    assert f"the engine ran {how}: {told['why']}" in " ".join(run(*words).out.split())
+
+
+def test_of_other_backends_no_form_is_told(trace: str, tmp_path: Path):
+    assert "simulator" not in run("replay", trace, "-o", str(tmp_path / "e.semtrace"), "--json").json

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from semtrace.engine.fast import build, commands, loop
+from semtrace.engine import form
+from semtrace.engine.fast import build, commands, compiler, loop
+from semtrace.engine.fast import simulate as simulating
 from semtrace.engine.fast.backend import FastEngine
 from semtrace.engine.fast.driven import Driving
 from semtrace.engine.fast.layout import NOW
@@ -268,7 +270,7 @@ MUTANTS: dict[str, tuple[Any, str, Any, str, int]] = {
         *(commands, "cut", cut_as_if_not_started),
         *("cost", 12),
     ),
-    "pressure is not told": (loop, "is_pressed", never_pressed, "restless", 12),
+    "pressure is not told": (loop, "is_pressed", never_pressed, "restless", 13),
     "loads are not tried again in every instant": (
         *(Lifecycle, "restless", False),
         *("unpressed", 17),
@@ -326,10 +328,32 @@ class Reuses(Policy):
         return (Reuse(3),)
 
 
+def test_the_compiled_loop_is_told(monkeypatch):
+    made, constraints = chosen("keep")
+    assert made.environment() == {}
+    plain = loop.run
+    monkeypatch.setattr(compiler, "compiled", lambda: plain)
+    monkeypatch.setattr(simulating, "WORTH_COMPILING", 1)
+    made.simulate(constraints, None)
+    assert made.environment()["simulator"] == {"form": "fast", "compiled": True, "why": None}
+    monkeypatch.setattr(compiler, "compiled", lambda: None)
+    monkeypatch.setattr(form, "find_spec", lambda _: None)
+    made, constraints = chosen("keep")
+    made.simulate(constraints, None)
+    assert made.environment()["simulator"] == {
+        "form": "fast",
+        "compiled": False,
+        "why": "numba is not installed",
+    }
+
+
 def test_a_policy_that_reuses_tokens_unannounced_runs_by_steps():
     with installed(Reuses):
         made, constraints = chosen("reuses")
         assert isinstance(made, FastEngine)
         ran = made.simulate(constraints, None)
+    assert made.environment()["simulator"] == {
+        "form": "step", "compiled": False, "why": "policy reuses lets calls reuse tokens",
+    }  # fmt: skip
     assert max(ran.columns["reused_tokens"]) == 3
     assert all(outcome == EventOutcome.OK for outcome in ran.outcome)

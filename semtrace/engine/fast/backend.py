@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from semtrace.engine.fast.driven import Driving
 from semtrace.engine.fast.simulate import Program, simulate
 from semtrace.engine.fast.state import ReuseError
+from semtrace.engine.form import Form
 from semtrace.engine.lifecycle_log import LifecycleLog
 from semtrace.engine.log import detail_tables
 from semtrace.engine.step import StepEngine
@@ -16,7 +17,7 @@ from semtrace.replay.backend import Ran
 from semtrace.replay.controller import Controller, VirtualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from semtrace.check.finding import Finding
     from semtrace.engine.log import Detail
@@ -51,10 +52,15 @@ class FastEngine:
         self._copies = copies
         self._detail = detail
         self._policy = policy
+        self._form: Form | None = None
 
     def facts(self) -> BackendFacts:
         """Name, and the whole engine document."""
         return self._prepared.facts()
+
+    def environment(self) -> Mapping[str, Any]:
+        """After the run, which form of the engine ran, and why."""
+        return {} if self._form is None else self._form.environment()
 
     def refuse(self, trace: Trace, operations: Iterable[int]) -> Iterable[Finding]:
         """Operations that no server could ever run."""
@@ -82,6 +88,7 @@ class FastEngine:
             )
         except ReuseError:
             return self._by_steps(constraints, progress)
+        self._form = Form.fast(compiled=result.compiled)
         sizes = np.diff(prepared.first_event)
         instance = np.repeat(np.arange(len(sizes)), sizes)
         operation = (
@@ -95,6 +102,7 @@ class FastEngine:
         """The same on the step engine, for what the compiled one does not do; with the policy as it was before the run."""
         policy = self._policy
         if policy is not None:
+            self._form = Form.step(f"policy {policy[0].name} lets calls reuse tokens")
             policy = (type(policy[0])(policy[0].settings, policy[1]), policy[1])
         engine = StepEngine(self._prepared, self._detail, policy)
         run = Controller(self._prepared.trace, constraints, self._copies, engine, VirtualClock(), progress)

@@ -52,6 +52,7 @@ class State:
         on_backend: by operation, whether it runs on a server.
         keys: the keys of all operations, one after the other; none without prefix caching.
         salt: by instance, what is added to them.
+        compiled: whether the loop that ran it was.
         step_rows, run_rows: what the logs had when they were emptied.
     """
 
@@ -65,6 +66,7 @@ class State:
     on_backend: NDArray[np.bool_]
     keys: Integers
     salt: Integers
+    compiled: bool = False
     step_rows: list[Integers] = field(default_factory=list)
     run_rows: list[Integers] = field(default_factory=list)
 

@@ -70,6 +70,7 @@ class Result:
         steps: columns of the table `steps`, in its order; empty without that detail.
         step_runs: columns of the table `step_runs`, in its order; empty without that detail.
         step_count: steps of all servers.
+        compiled: whether the loop was compiled.
     """
 
     columns: dict[str, NDArray[np.int64]]
@@ -78,6 +79,7 @@ class Result:
     steps: dict[str, NDArray[np.int64]]
     step_runs: dict[str, NDArray[np.int64]]
     step_count: int
+    compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ def execute(
         from semtrace.engine.fast.compiler import compiled as load
 
         kernel = load()
+    state.compiled = kernel is not None
     s: Any = state.s
     b: Any = state.b
     f: Any = state.f
@@ -252,6 +255,7 @@ def finish(state: State, done: State, trace: Trace, driver: Driver | None = None
         steps,
         runs,
         int(servers[:, at.STEP].sum()),
+        state.compiled,
     )
 
 
