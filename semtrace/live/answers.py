@@ -248,7 +248,7 @@ class Answer:
             self._told_error(value["error"])
             return
         if self.kind == EMBEDDING:
-            if not (isinstance(value.get("data"), list) and value["data"]):
+            if not has_embedding(value):
                 self._wrong("the answer has no embedding in `data`")
                 return
         elif not value.get("choices"):
@@ -285,6 +285,13 @@ def _has_output(choice: Mapping[str, Any]) -> bool:
     if not isinstance(delta, dict):
         return False
     return any(value for name, value in delta.items() if name != "role")
+
+
+def has_embedding(value: Mapping[str, Any]) -> bool:
+    """Whether an answer carries an embedding: numbers, or text that encodes them."""
+    data = value.get("data")
+    first = data[0] if isinstance(data, list) and data else None
+    return isinstance(first, dict) and isinstance(first.get("embedding"), list | str) and bool(first["embedding"])
 
 
 def _words(error: Any) -> str:

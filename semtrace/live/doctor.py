@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from semtrace.errors import ReplayError
+from semtrace.live.answers import has_embedding
 from semtrace.live.asking import ANNOTATION, CHAT, COMPLETIONS, EMBEDDINGS, GENERATE, LOCK_ARGUMENT
 from semtrace.live.client import Client
 from semtrace.live.connections import Pool
@@ -215,6 +216,15 @@ class Doctor:
         value = {"model": self.examination.model, name: prompt, "max_tokens": 4, "temperature": 0, **members}
         return self._ask(path, value)
 
+    def _not_refused(self, **members: Any) -> dict[str, Any]:
+        """Those of some members that can be sent."""
+        probe = {"return_token_ids": "token_ids_back"}
+        return {
+            name: value
+            for name, value in members.items()
+            if not self.examination.refuses(probe.get(name, name))
+        }
+
     def _probe(self, name: str, found: Found, asked: str, reply: Reply) -> Probe:
         return Probe(name, found, f"{asked}: {self._said(reply)}", reply.status or None)
 
@@ -333,12 +343,8 @@ class Doctor:
 
     def length(self) -> Probe:
         """Whether an output is as long as it is told to be."""
-        members: dict[str, Any] = {"max_tokens": LENGTH}
-        members |= {
-            name: value
-            for name, value in (("ignore_eos", True), ("min_tokens", LENGTH))
-            if not self.examination.refuses(name)
-        }
+        members = self._not_refused(ignore_eos=True, min_tokens=LENGTH, return_token_ids=True)
+        members["max_tokens"] = LENGTH
         answer = (reply := self._generate(**members)).answer()
         count = len(answer.ids) if answer.has_ids and answer.output_tokens is None else answer.output_tokens
         asked = f"{LENGTH} tokens of output"
@@ -352,11 +358,9 @@ class Doctor:
 
     def logits_processor(self) -> Probe:
         """Whether it generates the ids in `vllm_xargs`."""
-        count = len(self._forced)
-        reply = self._generate(
-            vllm_xargs={LOCK_ARGUMENT: self._forced}, max_tokens=count, ignore_eos=True, return_token_ids=True
-        )
-        return self._locked("logits_processor", reply)
+        members = self._not_refused(ignore_eos=True, return_token_ids=True)
+        members |= {"vllm_xargs": {LOCK_ARGUMENT: self._forced}, "max_tokens": len(self._forced)}
+        return self._locked("logits_processor", self._generate(**members))
 
     def trace_replay(self) -> Probe:
         """Whether it has vLLM's trace replay, and takes token ids with sampling parameters."""
@@ -414,8 +418,7 @@ class Doctor:
     def embeddings(self) -> Probe:
         """Whether it embeds token ids."""
         reply = self._ask(EMBEDDINGS, {"model": self.examination.model, "input": self._prompt})
-        data = reply.members().get("data")
-        found: Found = "yes" if isinstance(data, list) and data else "no" if reply.status else "unknown"
+        found: Found = "yes" if has_embedding(reply.members()) else "no" if reply.status else "unknown"
         return self._probe("embeddings", found, "token ids", reply)
 
     def vocabulary(self) -> Probe:

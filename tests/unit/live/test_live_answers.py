@@ -193,7 +193,9 @@ def test_embeddings():
         return answer
 
     assert told(read({"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 3}}))[:2] == (None, 3)
-    assert read({"data": []}).failure == Failure.PROTOCOL
+    assert read({"data": [{"embedding": "AAAAPw=="}]}).failure is None
+    for wrong in ([], [5], [{}], [{"embedding": []}], [{"embedding": 5}]):
+        assert read({"data": wrong}).failure == Failure.PROTOCOL
 
 
 @pytest.mark.parametrize(
