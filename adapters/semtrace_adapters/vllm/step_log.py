@@ -11,6 +11,7 @@ import orjson
 
 from semtrace.errors import FormatError, UsageError
 from semtrace_adapters.vllm.plugin_words import FORMAT, VERSION
+from semtrace_adapters.vllm.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,7 @@ class Call:
         output_ids: their ids; None if they are not known.
         cached_tokens: prompt tokens that it did not compute when it was first scheduled; None before.
         preemptions: how often it was preempted.
+        preempted_ns: time between its preemptions and the steps that it came back in, or its end.
         hints: what the client said of it.
     """
 
@@ -61,6 +63,7 @@ class Call:
     output_ids: NDArray[np.int32] | None = None
     cached_tokens: int | None = None
     preemptions: int = 0
+    preempted_ns: int = 0
     hints: dict[str, str] = field(default_factory=dict)
 
 
@@ -72,6 +75,8 @@ class ServerLog:
         facts: the line of each server that began, by server.
         model: name and shape of the model, if they were written down.
         calls: the requests in the order of their arrival.
+        order: by number that `steps` has of a call, its place in `calls`.
+        steps: what the engines did.
         hints: what clients said, by request id.
     """
 
@@ -79,6 +84,8 @@ class ServerLog:
     model: dict[str, Any] | None = None
     calls: list[Call] = field(default_factory=list)
     hints: dict[str, dict[str, str]] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+    steps: Steps = field(default_factory=Steps)
 
 
 def sent_id(name: str, hints: dict[str, dict[str, str]] | None = None) -> str:
@@ -130,7 +137,12 @@ class Reader:
         for path in paths:
             self._file(path)
         log = self.log
-        log.calls.sort(key=lambda call: (call.arrival_ns, call.server, call.number))
+        calls = log.calls
+        order = sorted(range(len(calls)), key=lambda at: (calls[at].arrival_ns, calls[at].server, at))
+        log.order = [0] * len(calls)
+        for place, at in enumerate(order):
+            log.order[at] = place
+        log.calls = [calls[at] for at in order]
         for call in log.calls:
             told = log.hints.get(sent_id(call.name, log.hints), {})
             inner = (call.told or {}).get("hints") or {}
@@ -210,6 +222,10 @@ class _Engine:
         self._log, self._server = log, server
         self._shift = int(record["unix_ns"]) - int(record["monotonic_ns"])
         self._calls: dict[int, Call] = {}
+        self._place: dict[int, int] = {}  # by number, the place among all calls
+        self._steps: dict[int, int] = {}  # by step that is in flight, its number among all
+        self._admitted: dict[int, int] = {}  # by number, the tokens that it had when it was admitted last
+        self._away: dict[int, int] = {}  # by number, since when it is preempted
 
     def _at(self, record: dict[str, Any]) -> int:
         """When, in Unix time as the server's clock had it when it began: it does not jump."""
@@ -226,28 +242,19 @@ class _Engine:
                 self._at(record),
             )
             self._calls[call.number] = call
+            self._place[call.number] = len(self._log.calls)
             self._log.calls.append(call)
         elif kind == "step":
-            at = self._at(record)
-            for number, _, computed, _ in record["entries"]:
-                call = self._calls[number]
-                if call.scheduled_ns is None:
-                    call.scheduled_ns, call.cached_tokens = at, int(computed)
-            for number in record["preempted"]:
-                self._calls[number].preemptions += 1
+            self._step(record, self._at(record))
         elif kind == "computed":
-            at = self._at(record)
-            for number, tokens in record["yielded"]:
-                call = self._calls[number]
-                if call.first_token_ns is None:
-                    call.first_token_ns = at
-                call.output_tokens += int(tokens)
-            for number, reason in record["ended"]:
-                self._calls[number].ended, self._calls[number].ended_ns = str(reason), at
+            self._computed(record, self._at(record))
         elif kind == "aborted":
             at = self._at(record)
             for number in record["requests"]:
-                self._calls[number].ended, self._calls[number].ended_ns = "abort", at
+                self._end(number, "abort", at)
+            self._log.steps.move(at, self._server, record["moves"], self._place)
+        elif kind == "reset":
+            self._log.steps.has_moves = False
         elif kind == "model":
             self._log.model = record
         elif kind == "prompt":
@@ -258,6 +265,45 @@ class _Engine:
             call.arrival_ns = min(call.arrival_ns, int(record["arrival_unix_ns"]))
         elif kind == "output":
             self._calls[record["n"]].output_ids = _ids(record["ids"])
+
+    def _step(self, record: dict[str, Any], at: int) -> None:
+        log = self._log.steps
+        step = None
+        if record["step"] is not None:
+            step = log.begin(self._server, at, int(record["free_blocks"]))
+            self._steps[int(record["step"])] = step
+        for number in record["preempted"]:
+            self._calls[number].preemptions += 1
+            self._away[number] = at
+        for number, how, computed, tokens in record["entries"]:
+            call = self._calls[number]
+            if call.scheduled_ns is None:
+                call.scheduled_ns, call.cached_tokens = at, int(computed)
+            if how != "running":
+                self._admitted[number] = call.prompt_tokens + call.output_tokens
+                call.preempted_ns += at - self._away.pop(number, at)
+            if step is not None:
+                decode = computed >= self._admitted[number]
+                log.enter(step, self._place[number], computed, tokens, decode=decode)
+        log.move(at, self._server, record["moves"], self._place)
+
+    def _computed(self, record: dict[str, Any], at: int) -> None:
+        step = self._steps.pop(record["step"], None)
+        if step is not None:
+            self._log.steps.steps["end_ns"][step] = at
+        for number, tokens in record["yielded"]:
+            call = self._calls[number]
+            if call.first_token_ns is None:
+                call.first_token_ns = at
+            call.output_tokens += int(tokens)
+        for number, reason in record["ended"]:
+            self._end(number, str(reason), at)
+        self._log.steps.move(at, self._server, record["moves"], self._place)
+
+    def _end(self, number: int, how: str, at: int) -> None:
+        call = self._calls[number]
+        call.ended, call.ended_ns = how, at
+        call.preempted_ns += at - self._away.pop(number, at)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from semtrace.build import TraceBuilder
@@ -19,16 +20,16 @@ from semtrace.records.enums import (
     Role,
 )
 from semtrace.records.execution import Backend, Execution
-from semtrace.records.execution_tables import EVENTS
+from semtrace.records.execution_tables import EVENTS, EXECUTION_TABLE
 from semtrace.records.media import TOKEN_IDS_TYPE
 from semtrace_adapters.base import finish
 from semtrace_adapters.vllm.matching import Matches, Said, match
 from semtrace_adapters.vllm.step_log import samples
+from semtrace_adapters.vllm.steps import Tables, tables
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from semtrace.records.trace import Trace
@@ -43,6 +44,7 @@ _FINISH: Final = {
     "length": FinishReason.LENGTH,
     "abort": FinishReason.ABORT,
 }
+_DETAIL: Final = ("steps", "step_runs", "blocks")
 _EXACT: Final = 1 << 53
 _FACTS: Final = (
     "blocks",
@@ -71,7 +73,8 @@ class Conversion:
 
     def __init__(self, log: ServerLog, tasks: Tasks, least: int, loss: LossReport) -> None:
         self._log, self._tasks, self._least, self._loss = log, tasks, least, loss
-        self.calls: list[Call] = self._usable()
+        self._places = self._usable()
+        self.calls: list[Call] = [log.calls[at] for at in self._places]
         self.origin = min((call.arrival_ns for call in self.calls), default=0)
         self._built = TraceBuilder(origin_unix_ns=self.origin or None, content_level=ContentLevel.TOKEN_IDS)
         self.rows: list[int] = []
@@ -97,7 +100,8 @@ class Conversion:
 
     # -- which requests, in which tasks -------------------------------------------------------------------------
 
-    def _usable(self) -> list[Call]:
+    def _usable(self) -> list[int]:
+        """The places of the calls that become operations."""
         log = self._log
         several = samples(log.calls)
         if several:
@@ -107,8 +111,8 @@ class Conversion:
                 "an answer to a request with several (n above 1), which a trace of version 1 cannot say: left out [ST-PROD-007]",
                 count=len(several),
             )
-        kept = [call for at, call in enumerate(log.calls) if at not in several]
-        open_ = sum(call.ended is None for call in kept)
+        kept = [at for at in range(len(log.calls)) if at not in several]
+        open_ = sum(log.calls[at].ended is None for at in kept)
         if open_:
             self._loss.add(
                 "requests.open",
@@ -116,7 +120,7 @@ class Conversion:
                 "a request that had not ended when recording did: left out",
                 count=open_,
             )
-        return [call for call in kept if call.ended is not None]
+        return [at for at in kept if log.calls[at].ended is not None]
 
     def _owners(self) -> tuple[list[int], list[str]]:
         """By call its task, and the names of tasks; tasks in the order of their first calls."""
@@ -402,13 +406,26 @@ class Conversion:
     def _execution(self, native: Execution) -> Execution:
         """The native run, with what a server knows of it."""
         count = native.events.rows
+        first = self._log.facts[min(self._log.facts)]
+        detail = self._detail(count, first.get("block_bytes"))
         columns: dict[str, list[int | None]] = {
-            name: [None] * count for name in ("preemptions", "server", "finish_reason", "cached_tokens")
+            name: [None] * count
+            for name in (
+                "preemptions",
+                "preempted_ns",
+                "server",
+                "finish_reason",
+                "cached_tokens",
+                "computed_prompt_tokens",
+            )
         }
         for call, row in zip(self.calls, self.rows, strict=True):
             columns["preemptions"][row] = call.preemptions
+            columns["preempted_ns"][row] = call.preempted_ns
             columns["server"][row] = call.server
             columns["cached_tokens"][row] = call.cached_tokens
+            if detail.told and call.scheduled_ns is not None:
+                columns["computed_prompt_tokens"][row] = int(detail.prefill[row])
             if self._kind(call) is OperationKind.LLM:
                 reason = _FINISH.get(str(call.ended))
                 columns["finish_reason"][row] = None if reason is None else int(reason)
@@ -418,14 +435,52 @@ class Conversion:
             table = table.set_column(
                 at, table.schema.field(at), pa.array(values, table.schema.field(at).type)
             )
-        facts = self._log.facts
-        first = facts[min(facts)]
         settings = {name: first.get(name) for name in _FACTS}
         header = native.header.model_copy(
             update={
                 "measured_at": "server",
                 "backend": Backend(name="vllm", version=str(first.get("vllm")), settings=settings),
-                "environment": {"servers": len(facts), "steps_recorded": True},
+                "detail": [name for name in _DETAIL if name in detail.tables],
+                "environment": {"servers": len(self._log.facts)},
             }
         )
-        return replace(native, header=header, tables={**native.tables, "events": Columns(EVENTS, table)})
+        made = {name: Columns(EXECUTION_TABLE[name], each) for name, each in detail.tables.items()}
+        return replace(
+            native, header=header, tables={**native.tables, **made, "events": Columns(EVENTS, table)}
+        )
+
+    def _detail(self, events: int, block_bytes: int | None) -> Tables:
+        """The steps and the blocks of the run."""
+        log = self._log
+        event = np.full(len(log.calls) + 1, -1, dtype=np.int64)
+        event[self._places] = self.rows
+        total = [call.prompt_tokens + max(call.output_tokens, 1) - 1 for call in log.calls]
+        order = np.array([*log.order, len(log.calls)], dtype=np.int64)  # the last one stands for no call
+        made = tables(
+            log.steps,
+            event[order],
+            np.array([*total, 0], dtype=np.int64)[order],
+            events,
+            self.origin,
+            block_bytes,
+        )
+        if not made.told:
+            self._loss.add(
+                "steps.several",
+                "lost",
+                "steps that generate several tokens of a request at once, which the table of steps cannot say: none are recorded",
+            )
+        elif made.left_out:
+            self._loss.add(
+                "steps.partial",
+                "lost",
+                "a request's part of a step that is not told: of a request that is left out, or whose tokens were discarded",
+                count=made.left_out,
+            )
+        if not log.steps.has_moves:
+            self._loss.add(
+                "blocks.unknown",
+                "unknown",
+                "what became of blocks was not written down from some time on: not recorded",
+            )
+        return made
