@@ -15,6 +15,10 @@ BUDGET_BYTES: Final = 64 << 20
 """Most bytes of requests that are held ahead of need."""
 FIRST_NS_PER_TOKEN: Final = 100.0
 """How long making a request takes for each of its tokens, in ns, before it was measured."""
+MOST_NS_PER_TOKEN: Final = 2000.0
+"""What is believed of that at most, in ns: more is another program's work."""
+TELLING_TOKENS: Final = 256
+"""Requests of fewer tokens tell nothing of it."""
 FIXED_NS: Final = 200_000
 """How long it takes besides, at most, in ns."""
 
@@ -74,7 +78,17 @@ class Bodies:
             # What fills the room is not what is wanted: what was made first makes room for what comes next.
             for oldest in list(self._ready)[: len(self._ready) // 8 + 1]:
                 self.held_bytes -= len(self._ready.pop(oldest))
-        return self._asker.request(instance, operation)
+        return self._made(instance, operation)
+
+    def _made(self, instance: int, operation: int) -> bytes:
+        """Make a request, and see how long it takes."""
+        before = _monotonic_ns()
+        data = self._asker.request(instance, operation)
+        tokens = self._asker.size(operation)
+        if tokens >= TELLING_TOKENS:
+            took = (_monotonic_ns() - before) / tokens
+            self._ns_per_token += (min(took, MOST_NS_PER_TOKEN) - self._ns_per_token) / 8
+        return data
 
     def ahead(self, within_ns: int) -> bool:
         """Make one more request if it takes no longer than this; returns whether one was made."""
@@ -86,14 +100,12 @@ class Bodies:
                 at += 1
                 continue
             self._next = at
-            tokens = self._asker.size(operation)
-            if self.held_bytes >= self._budget or FIXED_NS + tokens * self._ns_per_token > within_ns:
+            if self.held_bytes >= self._budget:
                 return False
-            before = _monotonic_ns()
-            data = self._asker.request(instance, operation)
-            took = _monotonic_ns() - before
-            if tokens >= 256:  # smaller ones tell nothing of the time per token
-                self._ns_per_token += (took / tokens - self._ns_per_token) / 8
+            if FIXED_NS + self._asker.size(operation) * self._ns_per_token > within_ns:
+                self._ns_per_token *= 0.99  # what was seen may have been a bad moment
+                return False
+            data = self._made(instance, operation)
             self._ready[instance, operation] = data
             self.held_bytes += len(data)
             self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)
