@@ -55,6 +55,12 @@ test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.ins
 	.venvs/dynamo/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
 	touch $@
 
+# The peer of the benchmarks of live replay, which make this themselves; no test needs it.
+.venvs/aiperf/.installed: benchmarks/requirements-aiperf.txt
+	$(PYTHON) -m venv .venvs/aiperf
+	.venvs/aiperf/bin/pip install --quiet --disable-pip-version-check --no-compile -r $<
+	touch $@
+
 .venvs/vllm/.installed: tests/integration/requirements-vllm.txt
 	$(PYTHON) -m venv .venvs/vllm
 	.venvs/vllm/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile -r $<

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import command_line
 import inference_perf
+import live
 import policies
 import simulation
 import trace_steps
@@ -38,6 +39,7 @@ def main() -> None:
     results = command_line.run(folder, chosen.runs)
     results.update(trace_steps.run(folder, chosen.operations, chosen.runs, tenfold=chosen.tenfold))
     results.update(simulation.run(folder, ROOT, chosen.runs, peers=not chosen.no_peers))
+    results.update(live.run(folder, ROOT, min(chosen.runs, 3), peers=not chosen.no_peers))
     results.update(policies.run(min(chosen.runs, 3)))
     check = results["trace.check_1e6"]
     if chosen.no_peers:
