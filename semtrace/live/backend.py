@@ -278,7 +278,7 @@ class HttpBackend:
         for name, rows in ((needs, generates), ("embeddings", sent & ~generates)):
             if rows.any() and examination.cannot(name):
                 yield from found(
-                    "ST-LIV-026",
+                    "ST-LIV-025",
                     rows,
                     f"operation {{row}} needs what the server does not do ({name}: {examination.probes[name].evidence})",
                     table="operations",

@@ -379,12 +379,13 @@ def refusal(trace, url, kind=ReplayError, **members):
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_is():
-    """ST-LIV-024."""
+    """ST-LIV-024, ST-LIV-025."""
     with server_of(good) as server:
         error = refusal(singles(2, output=0), server.url)
         assert (error.requirement, error.code) == ("ST-LIV-024", "replay.refused")
         assert "operations.output_tokens[0, 1]" in str(error)
-        assert "5010 tokens" in str(refusal(singles(1, prompt=5000, output=10), server.url))
+        error = refusal(singles(3, prompt=5000, output=10), server.url)
+        assert (error.requirement, "5010 tokens" in str(error), "(3 rows)" in str(error)) == ("ST-LIV-025", True, True)
         assert refusal(singles(), server.url, settings={"vocabulary": None}).requirement == "ST-INP-010"
         assert requests_of(server) == []
 
@@ -424,7 +425,8 @@ def test_models():
             assert message in str(error)
     with listing("a") as server:
         error = refusal(singles(), server.url)  # it lists a model, and has no interface to it
-        assert "token_prompts" in str(error) or "chat" in str(error)
+        assert error.requirement == "ST-LIV-025"
+        assert "status 404" in str(error)
 
 
 @pytest.mark.parametrize("steps", [["close"], ["reset"], [b"SSH-2.0-x\r\n", "close"]])
