@@ -81,7 +81,7 @@ def vllm(
             f"the server ended with {ended.code} before its scheduler was made: nothing was recorded",
             code="record.nothing",
             path=server[0],
-            hint="see what it printed; it must be vLLM 0.9 or later, and take --scheduler-cls at the end of its command",
+            hint="see what it printed; its command must pass on --scheduler-cls to vLLM",
         )
     return _seal(
         logs, values, output, ended, keep=log is not None, directory=directory, force=force, json=json_output
