@@ -385,7 +385,11 @@ def test_what_cannot_be_sent_is_refused_before_anything_is():
         assert (error.requirement, error.code) == ("ST-LIV-024", "replay.refused")
         assert "operations.output_tokens[0, 1]" in str(error)
         error = refusal(singles(3, prompt=5000, output=10), server.url)
-        assert (error.requirement, "5010 tokens" in str(error), "(3 rows)" in str(error)) == ("ST-LIV-025", True, True)
+        assert (error.requirement, "5010 tokens" in str(error), "(3 rows)" in str(error)) == (
+            "ST-LIV-025",
+            True,
+            True,
+        )
         assert refusal(singles(), server.url, settings={"vocabulary": None}).requirement == "ST-INP-010"
         assert requests_of(server) == []
 
