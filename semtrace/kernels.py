@@ -20,7 +20,11 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any] | None:
         import numba
     except ImportError:
         return None
-    made: Callable[..., Any] = numba.njit(cache=True)(function)
+    compiler: Any = numba.njit
+    try:
+        made: Callable[..., Any] = compiler(cache=True)(function)
+    except RuntimeError:  # there is no folder in which it could be kept
+        made = compiler(function)
     return made
 
 

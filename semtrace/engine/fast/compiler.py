@@ -1,7 +1,8 @@
 """The kernel compiled by numba, where that is installed; its functions stay plain Python, for where it is not.
 
 numba's cache would not see a change in a function that a cached one calls. So what is cached is the entry alone, and its
-cache key has a digest of all that the kernel is made of.
+cache key has a digest of all that the kernel is made of. It lies beside this module, or, where that cannot be written to, in
+the user's folder for caches; `NUMBA_CACHE_DIR` names another. Processes that need it at once wait for the one that makes it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import functools
 import hashlib
 import inspect
 import types
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.engine import cost
 from semtrace.engine.fast import (
@@ -30,9 +32,10 @@ from semtrace.engine.fast import (
     scheduler,
     wheel,
 )
+from semtrace.engine.fast.linking import for_linking_only, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _MODULES = (
     heap, news, pool, queue, release, wheel, runs, admission, scheduler, ahead_runs, asynchronous, commands, loop,
@@ -47,6 +50,10 @@ _ARRAYS = {
 }
 
 
+_OPTIONS: Final = {"_nrt": False, "error_model": "numpy"}
+"""References are not counted: the kernel makes no arrays."""
+
+
 @functools.cache
 def compiled() -> Callable[[Any, Any, Any], int] | None:
     """`loop.run`, compiled for arrays; None without numba."""
@@ -55,10 +62,33 @@ def compiled() -> Callable[[Any, Any, Any], int] | None:
     except ImportError:
         return None
     compiler: Any = numba.njit
-    options = {
-        "_nrt": False,
-        "error_model": "numpy",
-    }  # references are not counted: the kernel makes no arrays
+    plain = _entry(_digest())
+    space = {**globals(), "_run": None}
+    entry = types.FunctionType(plain.__code__, space, "entry", closure=plain.__closure__)
+    entry.__module__, entry.__qualname__ = __name__, "entry"
+    try:
+        kernel: Any = compiler(cache=True, **_OPTIONS)(entry)
+        folder = kernel.stats.cache_path
+    except RuntimeError:  # there is no folder that can be written to
+        kernel, folder = compiler(**_OPTIONS)(entry), None
+    signature = f"int64{_signature(loop.run)}"
+    with _alone(folder):
+        if not load(kernel, signature):
+            announce(kept=folder is not None)
+            space["_run"] = _translated(compiler)
+            try:
+                kernel.compile(signature)
+            except OSError:
+                if not kernel.signatures:
+                    raise
+                # Else it is compiled, and could not be kept.
+    kernel.disable_compile()
+    found: Callable[[Any, Any, Any], int] = kernel
+    return found
+
+
+def _translated(compiler: Any) -> Any:
+    """`loop.run` as numba calls it, with all that it calls."""
     functions: list[Any] = [cost.step_ns]
     for module in _MODULES:
         functions += [
@@ -71,29 +101,41 @@ def compiled() -> Callable[[Any, Any, Any], int] | None:
     for function in functions:
         copy = types.FunctionType(function.__code__, spaces[function.__module__], function.__name__)
         copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
-        made[id(function)] = compiler(copy, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
+        made[id(function)] = compiler(copy, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
     for space in spaces.values():
         space.update({name: made[id(value)] for name, value in space.items() if id(value) in made})
-    run = made[id(loop.run)]
-    find = run.get_call_template
-
-    def compile_all(*arguments: Any) -> Any:
-        # Only asked for where the cache has no entry. Each function once, in the order of definition, callees first: else
-        # numba would compile one more for every constant that it is called with.
-        run.get_call_template = find
+    with for_linking_only():
+        # Each function once, in the order of definition, callees first: else numba would compile one more for every
+        # constant that it is called with.
         for function in functions:
             made[id(function)].compile(_signature(function))
             made[id(function)].disable_compile()
-        return find(*arguments)
+    return made[id(loop.run)]
 
-    run.get_call_template = compile_all
-    plain = _entry(_digest())
-    entry = types.FunctionType(plain.__code__, {**globals(), "_run": run}, "entry", closure=plain.__closure__)
-    entry.__module__, entry.__qualname__ = __name__, "entry"
-    kernel: Callable[[Any, Any, Any], int] = compiler(f"int64{_signature(loop.run)}", cache=True, **options)(
-        entry
-    )
-    return kernel
+
+def announce(*, kept: bool) -> None:
+    """Say in one line on standard error, or to the logger `semtrace`, why nothing seems to happen for some seconds.
+
+    Args:
+        kept: whether what is compiled is there for the next process.
+    """
+    import logging
+
+    how = "once" if kept else "for this process only: no folder can be written to (NUMBA_CACHE_DIR names one)"
+    logging.getLogger("semtrace").warning("compiling the engine for this machine, %s: some ten seconds", how)
+
+
+@contextmanager
+def _alone(folder: str | None) -> Iterator[None]:
+    """Keep other processes from compiling the same meanwhile; where files cannot be locked, each of them would."""
+    with ExitStack() as held:
+        if folder is not None:
+            with suppress(ImportError, OSError):
+                import fcntl
+
+                lock = held.enter_context((Path(folder) / "compiling.lock").open("wb"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _signature(function: Callable[..., Any]) -> str:
