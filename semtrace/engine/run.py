@@ -9,7 +9,7 @@ from semtrace.engine.log import Detail
 from semtrace.engine.prepared import Prepared
 from semtrace.engine.step import StepEngine
 from semtrace.engine.tier_document import UNDRIVEN, LinksDocument, TiersDocument, link_facts, tier_blocks
-from semtrace.errors import DocumentError
+from semtrace.errors import DocumentError, ReplayError, SemtraceError
 from semtrace.policies.interface import Facts
 from semtrace.policies.registry import find_policy
 
@@ -63,7 +63,11 @@ def policy_of(prepared: Prepared) -> tuple[Policy, Facts] | None:
 
 
 def policy_for(document: EngineDocument, settings: EngineSettings) -> tuple[Policy, Facts] | None:
-    """The lifecycle policy of an engine document, and what it knows of the engine; None where the scheduler alone decides."""
+    """The lifecycle policy of an engine document, and what it knows of the engine; None where the scheduler alone decides.
+
+    Raises:
+        ReplayError: the policy fails when it is made.
+    """
     if document.policy is None or document.policy.name in UNDRIVEN:
         return None
     kind = find_policy(document.policy.name)
@@ -77,4 +81,17 @@ def policy_for(document: EngineDocument, settings: EngineSettings) -> tuple[Poli
         max_num_seqs=settings.scheduler.max_num_seqs,
         max_num_batched_tokens=settings.scheduler.max_num_batched_tokens,
     )
-    return kind(kind.Settings.parse(document.policy.settings, path="policy.settings"), facts), facts
+    chosen = kind.Settings.parse(document.policy.settings, path="policy.settings")
+    try:
+        made = kind(chosen, facts)
+        frozenset(made.notices)  # of its class, or its own
+    except SemtraceError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a package of others raises when its policy is made
+        raise ReplayError(
+            f"policy {kind.name} cannot be made: {type(error).__name__}: {error}",
+            code="policy.wrong",
+            requirement="ST-LIF-040",
+            hint="the policy is at fault, not the trace",
+        ) from error
+    return made, facts

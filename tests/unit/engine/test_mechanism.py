@@ -445,6 +445,41 @@ def test_a_policy_that_fails_is_told_of(what: str, says: str):
     assert says in str(caught.value)
 
 
+class Unborn(Stumbles):
+    """Fails when it is made."""
+
+    name = "unborn"
+
+    def __init__(self, settings: Any, facts: Facts) -> None:
+        super().__init__(settings, facts)
+        raise RuntimeError(facts.block_size)
+
+
+class Deaf(Policy):
+    """Does not say what it wants to be told of."""
+
+    name = "deaf"
+    rule = "None."
+    source = "this test"
+
+    def on(self, notice: Notice, view: View) -> Iterable[Question]:
+        del notice, view
+        return ()
+
+    def choose(self, inputs: Mapping[str, Any]) -> Sequence[Action]:
+        del inputs
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"), [(Unborn, "RuntimeError: 4"), (Deaf, "AttributeError: .* no attribute 'notices'")]
+)
+def test_a_policy_that_cannot_be_made_is_told_of(policy: type[Policy], says: str):
+    document = {"blocks": 9, "block_size": 4, "cost": [10, 0, 1, 1, 0], "policy": {"name": policy.name}}
+    with installed(policy), pytest.raises(ReplayError, match=f"policy {policy.name} cannot be made: {says}"):
+        run_engine(AGENT, document)
+
+
 def test_calls_that_are_refused_end_a_pin():
     """ST-LIF-021: the next call of the context is longer than any server holds."""
     operations = [*AGENT[:2], call("b", 99, content="x", session="s", after=["t"])]
