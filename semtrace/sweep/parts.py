@@ -84,6 +84,27 @@ def _digest(row: object) -> str:
     return blake3(json.dumps(row).encode()).hexdigest()
 
 
+def _in_use(folder: Path) -> bool:
+    """Whether another sweep is at work in a folder."""
+    try:
+        with (folder / _LOCK).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # there is no lock, or none that can be looked at: nobody holds it
+    return False
+
+
+def _busy(folder: Path) -> UsageError:
+    return UsageError(
+        "another sweep is at work here",
+        code="sweep.busy",
+        path=str(folder),
+        hint="let it end, or name another output",
+    )
+
+
 @contextmanager
 def parts_of(output: Path, trace: str, *, resume: bool) -> Iterator[Parts]:
     """The folder of what is done, which no other sweep uses meanwhile; it vanishes at the end if it is empty.
@@ -103,6 +124,8 @@ def parts_of(output: Path, trace: str, *, resume: bool) -> Iterator[Parts]:
             "is no folder, where a sweep keeps what it has done", code="sweep.parts", path=str(folder)
         )
     if there and not resume:
+        if _in_use(folder):
+            raise _busy(folder)
         raise UsageError(
             f"{folder} has what an earlier sweep has done",
             code="sweep.parts",
@@ -119,7 +142,7 @@ def parts_of(output: Path, trace: str, *, resume: bool) -> Iterator[Parts]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError("another sweep is at work here", code="sweep.busy", path=str(folder)) from None
+            raise _busy(folder) from None
         try:
             yield Parts(folder, trace)
         finally:

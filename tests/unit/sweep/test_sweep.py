@@ -174,8 +174,9 @@ def test_two_sweeps_do_not_share_an_output(trace: Path, tmp_path: Path):
 
     def second(done: int, _: int) -> None:
         if done == 1:
-            with pytest.raises(UsageError, match="another sweep is at work"):
-                sweep(document(), trace, output, workers=1, resume=True)
+            for resume in (True, False):  # nobody is told to remove what another one is writing
+                with pytest.raises(UsageError, match="another sweep is at work"):
+                    sweep(document(), trace, output, workers=1, resume=resume)
 
     sweep(document(seeds=[0]), trace, output, workers=1, progress=second)
 
