@@ -24,6 +24,8 @@ MOST_ANSWER_BYTES: Final = 256 << 20
 """Largest answer, in bytes."""
 MOST_ERROR_BYTES: Final = 64 << 10
 """What is kept of the body of an error answer, in bytes; the rest is read and dropped."""
+LONG_EVENT_BYTES: Final = 2048
+"""Events longer than this may hold the ids of the prompt."""
 LONGEST_RETRY_AFTER_NS: Final = 3600 * 1_000_000_000
 """Longest wait that a Retry-After header is obeyed for, in ns."""
 
@@ -35,6 +37,7 @@ _COUNT_LIMIT: Final = 1 << 53
 _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DATA: Final = b"data:"
 _DONE: Final = b"[DONE]"
+_PROMPT_IDS: Final = b'"prompt_token_ids":['
 
 FINISH_REASONS: Final[dict[object, FinishReason]] = {
     "stop": FinishReason.STOP,
@@ -142,7 +145,7 @@ class Answer:
                     return True
         return False
 
-    def end(self, at_ns: int) -> None:
+    def end(self) -> None:
         """The body has come to its end as HTTP has it."""
         if self.failure is not None:
             self._error_body()
@@ -174,6 +177,8 @@ class Answer:
         if data.strip() == _DONE:
             self._done = True
             return
+        if len(data) > LONG_EVENT_BYTES:
+            data = _without_prompt(data)
         try:
             value = orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -287,11 +292,25 @@ def _has_output(choice: Mapping[str, Any]) -> bool:
     return any(value for name, value in delta.items() if name != "role")
 
 
+def _without_prompt(data: bytes) -> bytes:
+    """An event without the ids of the prompt, which servers send back with those of the output: reading them takes long.
+
+    Within a JSON text the quotes would be escaped, so what is cut out is a member.
+    """
+    begin = data.find(_PROMPT_IDS)
+    end = data.find(b"]", begin)
+    return data if begin < 0 or end < 0 else b"%s%snull%s" % (data[:begin], _PROMPT_IDS[:-1], data[end + 1 :])
+
+
 def has_embedding(value: Mapping[str, Any]) -> bool:
     """Whether an answer carries an embedding: numbers, or text that encodes them."""
     data = value.get("data")
     first = data[0] if isinstance(data, list) and data else None
-    return isinstance(first, dict) and isinstance(first.get("embedding"), list | str) and bool(first["embedding"])
+    return (
+        isinstance(first, dict)
+        and isinstance(first.get("embedding"), list | str)
+        and bool(first["embedding"])
+    )
 
 
 def _words(error: Any) -> str:

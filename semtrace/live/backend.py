@@ -438,6 +438,10 @@ class HttpBackend:
                 "failed_attempts": {
                     failure.name.lower(): count for failure, count in flights.failures.items()
                 },
+                "failures": {
+                    f"{failure.name.lower()}: {detail}": count
+                    for (failure, detail), count in flights.details.items()
+                },
             },
             "connections": {
                 "limit": self._pool.most,

@@ -97,7 +97,7 @@ class Reply:
         if self.failure is not None:
             answer.lost(self.failure, self.detail)
         else:
-            answer.end(0)
+            answer.end()
         return answer
 
 

@@ -32,6 +32,10 @@ OUTCOMES: Final = {
 }
 """The outcome of failures (ST-LIV-041); that of others is an error."""
 
+MOST_DETAILS: Final = 32
+"""Most kinds of failures that are told apart by their words: some of these are a server's."""
+OTHERS: Final = "others"
+
 _monotonic_ns = time.monotonic_ns
 
 
@@ -73,7 +77,7 @@ class Flight(Answer):
 
     def ended(self, at_ns: int) -> None:
         """The whole answer is there."""
-        self.end(at_ns)
+        self.end()
         self.connection = None
         self.flights.over(self, at_ns)
 
@@ -93,6 +97,7 @@ class Flights:
 
     Attributes:
         failures: failed attempts by failure.
+        details: the same with a few words on each, of at most `MOST_DETAILS` kinds and others.
         prompt_counts: answers by how their count of prompt tokens compares with the recorded one.
         attempts: by event, how often it was submitted.
         output: by event, the ordinal of its output ids among `contents`, `NULL` for none.
@@ -122,6 +127,7 @@ class Flights:
         self.reported: list[Report] = []
         self._sooner = False  # something is due before what `next_ns` said
         self.failures: Counter[Failure] = Counter()
+        self.details: Counter[tuple[Failure, str]] = Counter()
         self.prompt_counts: Counter[str] = Counter()
         self.attempts = array("H", bytes(2 * events))
         self.output = array("q", [NULL]) * events
@@ -230,6 +236,10 @@ class Flights:
         failure = flight.failure
         if failure is not None:
             self.failures[failure] += 1
+            kind = (failure, flight.detail)
+            self.details[
+                kind if kind in self.details or len(self.details) < MOST_DETAILS else (failure, OTHERS)
+            ] += 1
             if failure in self._again_after and flight.attempt < self._retry.attempts:
                 wait = self._retry.wait_ns * self._retry.factor ** (flight.attempt - 1)
                 wait = min(max(wait, flight.retry_after_ns or 0), FOREVER >> 1)

@@ -49,7 +49,7 @@ def stream(*parts, end=True):
         if answer.body(part, 100 + at):
             break
     if end:
-        answer.end(1000)
+        answer.end()
     return answer
 
 
@@ -158,6 +158,19 @@ def test_errors_told_in_a_stream():
     assert "InternalServerError" in stream(data({"error": {"type": "InternalServerError"}})).detail
 
 
+@pytest.mark.parametrize("space", ["", " "])
+@pytest.mark.parametrize("count", [0, 3, 5000])
+def test_ids_of_the_prompt_are_passed_over(count, space):
+    text = '"prompt_token_ids":[1,2'
+    value = {
+        "choices": [{"prompt_token_ids": list(range(count)), "text": text * 200, "token_ids": [4, 5]}],
+        "usage": {"prompt_tokens": 6},
+    }
+    raw = json.dumps(value, separators=(",", ":" + space)).encode()
+    answer = stream(b"data: " + raw + b"\n\ndata: [DONE]\n\n")
+    assert told(answer)[:6] == (None, 6, None, None, [4, 5], True)
+
+
 def test_a_document_gives_the_same():
     answer = Answer()
     answer.head(200, PLAIN)
@@ -168,7 +181,7 @@ def test_a_document_gives_the_same():
     raw = json.dumps(body).encode()
     assert not answer.body(raw[:10], 1)
     assert not answer.body(raw[10:], 2)
-    answer.end(3)
+    answer.end()
     assert told(answer) == (None, 9, None, 2, [1, 2], True, FinishReason.STOP)
     assert answer.first_token_ns is None  # it came all at once: when the first was there is not known
 
@@ -180,7 +193,7 @@ def test_documents_that_are_not_of_the_interface(body):
     answer = Answer()
     answer.head(200, PLAIN)
     answer.body(body, 1)
-    answer.end(2)
+    answer.end()
     assert answer.failure == Failure.PROTOCOL
 
 
@@ -189,7 +202,7 @@ def test_embeddings():
         answer = Answer(EMBEDDING)
         answer.head(200, PLAIN)
         answer.body(json.dumps(value).encode(), 1)
-        answer.end(2)
+        answer.end()
         return answer
 
     assert told(read({"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 3}}))[:2] == (None, 3)
@@ -212,7 +225,7 @@ def test_statuses(status, failure):
     answer.body(
         b'{"error": {"message": "the prompt was 1 2 3", "type": "BadRequestError", "code": "a b"}}', 1
     )
-    answer.end(2)
+    answer.end()
     assert answer.failure == failure
     assert answer.detail == f"status {status} (BadRequestError)"
     assert answer.retry_after_ns == 2_000_000_000
@@ -246,7 +259,7 @@ def test_answers_have_bounds(monkeypatch):
     answer.head(500, PLAIN)
     for _ in range(10):
         answer.body(b"y" * 40, 1)
-    answer.end(2)
+    answer.end()
     assert answer.failure == Failure.SERVER_ERROR
     assert len(answer.raw) <= 100
 
@@ -258,5 +271,5 @@ def test_begin_forgets_an_attempt():
     assert answer.first_token_ns is None
     answer.head(200, STREAM)
     answer.body(WHOLE, 7)
-    answer.end(8)
+    answer.end()
     assert told(answer) == told(stream(WHOLE))

@@ -273,7 +273,9 @@ def test_each_failure_is_an_outcome_and_what_waits_goes_on(wrong):
     ]
     prompt, output = rows(execution, "prompt_tokens", "output_tokens")[0]
     assert (prompt, output) == (NULL, NULL)
-    assert execution.header.environment["requests"]["failed_attempts"] == {failure.name.lower(): 1}
+    facts = execution.header.environment["requests"]
+    assert facts["failed_attempts"] == {failure.name.lower(): 1}
+    assert [each.partition(": ")[0] for each in facts["failures"]] == [failure.name.lower()]
 
 
 def test_a_failed_attempt_is_made_again_after_its_wait():
@@ -301,6 +303,24 @@ def test_a_failed_attempt_is_made_again_after_its_wait():
     assert submitted < first < submitted + 1030 * MS < finished
     assert execution.header.environment["requests"]["failed_attempts"] == {"truncated": 1, "rate_limited": 1}
     assert violations(trace, execution) == []
+
+
+def test_kinds_of_failures_are_told_apart_but_not_without_end():
+    def script(asked):
+        number = asked.header("x-request-id").split("-")[1]
+        return [
+            as_json(
+                {"error": {"type": f"Kind{number}", "message": "the prompt"}}, "500 Internal Server Error"
+            )
+        ]
+
+    with server_of(script) as server:
+        execution = run(singles(1), server.url, copies=50)
+    failures = execution.header.environment["requests"]["failures"]
+    assert sum(failures.values()) == 50
+    assert failures["server_error: others"] == 18
+    assert len(failures) == 33
+    assert "the prompt" not in json.dumps(execution.header.as_json())
 
 
 def test_attempts_end_and_what_is_not_named_is_not_made_again():

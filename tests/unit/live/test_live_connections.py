@@ -39,7 +39,7 @@ class Received(Answer):
 
     def ended(self, at_ns):
         self.calls.append("ended")
-        self.end(at_ns)
+        self.end()
         self.over_ns = at_ns
 
     def broken(self, failure, detail, at_ns):
