@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,13 @@ from semtrace.check.view import TraceView
 from semtrace.errors import FormatError, SemtraceError
 from semtrace.records.chat import join_message, split_message, split_output
 from semtrace.records.columns import NULL
-from semtrace.records.document import canonical_json, parse_canonical, parse_json
+from semtrace.records.document import (
+    VALUE_LIMIT,
+    canonical_json,
+    has_too_many_values,
+    parse_canonical,
+    parse_json,
+)
 from semtrace.records.enums import Availability, OperationKind, Role
 from semtrace.records.media import MESSAGE_TYPE, TEXT_TYPE
 from semtrace.store.digests import artifact_digest, show
@@ -27,6 +34,8 @@ if TYPE_CHECKING:
     from semtrace.records.trace import Trace
 
 _KEPT_BYTES: Final = 64 << 20
+_PART: Final = 1 << 20
+"""Bytes of content from which on it is decoded in parts, and looked at before it is parsed as JSON."""
 _ENCODINGS: Final = ("text", "json", "merge")
 
 
@@ -122,9 +131,9 @@ def _content_present(view: ContentView) -> Iterator[Finding]:
         )
 
 
-@rule("ST-ART-009", "ST-ART-010")
+@rule("ST-ART-009", "ST-ART-010", "ST-ART-011")
 def content_formed(view: ContentView) -> Iterator[Finding]:
-    """Text is UTF-8; JSON is canonical where the standard gives it a meaning."""
+    """Text is UTF-8; JSON is canonical where the standard gives it a meaning, and can be parsed in little memory."""
     read = view.reader()
     view.need("ST-ART-002", "ST-ART-003")
     codes, types = view.media_codes
@@ -138,14 +147,16 @@ def content_formed(view: ContentView) -> Iterator[Finding]:
         if view.any_known(table, column):
             meant[view.ints(table, column)] = True
     meant[:-1] |= view.has_media_type(MESSAGE_TYPE)
-    not_text, not_json = [], {}
+    not_text, not_json, too_many = [], {}, []
     for row in range(view.rows("artifacts")):
         if not meant[row] and not text[codes[row]]:
             continue
         content = read(row)
         if content is None:
             continue
-        if meant[row]:
+        if meant[row] and _has_too_many(content):
+            too_many.append(row)
+        elif meant[row]:
             problem = _json_problem(content)
             if problem:
                 not_json[row] = problem
@@ -155,14 +166,26 @@ def content_formed(view: ContentView) -> Iterator[Finding]:
     yield from found(
         "ST-ART-010", list(not_json), lambda row: f"artifact {row} {not_json[row]}", table="artifacts"
     )
+    yield from found("ST-ART-011", too_many, f"artifact {{row}} {_TOO_MANY}", table="artifacts")
 
 
 def _is_utf8(content: bytes) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        content.decode()
+        for at in range(0, len(content), _PART):  # a text can take four times its bytes
+            decoder.decode(content[at : at + _PART])
+        decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         return False
     return True
+
+
+_TOO_MANY: Final = f"has more than {VALUE_LIMIT} values"
+
+
+def _has_too_many(content: bytes) -> bool:
+    """Whether JSON would take much more memory than it has bytes."""
+    return len(content) > _PART and has_too_many_values(content)
 
 
 def _json_problem(content: bytes) -> str | None:
@@ -184,15 +207,22 @@ def _json_list(text: str) -> bool:
         return False
 
 
-_MESSAGE_REQUIREMENTS: Final = ("ST-CHAT-003", "ST-CHAT-004", "ST-CHAT-006", "ST-CHAT-007")
+_MESSAGE_REQUIREMENTS: Final = ("ST-ART-011", "ST-CHAT-003", "ST-CHAT-004", "ST-CHAT-006", "ST-CHAT-007")
 
 
-@rule("ST-CHAT-003", "ST-CHAT-004", "ST-CHAT-006", "ST-CHAT-007")
+@rule("ST-ART-011", "ST-CHAT-003", "ST-CHAT-004", "ST-CHAT-006", "ST-CHAT-007")
 def messages_rebuild(view: ContentView) -> Iterator[Finding]:
     """Envelopes fit their segments; the tools are a JSON list."""
     read = view.reader()
     view.need(
-        "ST-ORD-007", "ST-SEG-001", "ST-SEG-002", "ST-SEG-003", "ST-SEG-004", "ST-ART-009", "ST-ART-010"
+        "ST-ORD-007",
+        "ST-SEG-001",
+        "ST-SEG-002",
+        "ST-SEG-003",
+        "ST-SEG-004",
+        "ST-ART-009",
+        "ST-ART-010",
+        "ST-ART-011",
     )
     operation, message = view.raw("segments", "operation"), view.raw("segments", "message")
     role = view.raw("segments", "role")
@@ -242,6 +272,12 @@ def _message_problem(
 ) -> tuple[str, str] | None:
     if any(content is None for content in contents) or (row != NULL and envelope is None):
         return None  # content that is not here cannot be judged
+    problem = None if envelope is None else _form_problem(envelope)
+    if problem:
+        return "ST-CHAT-007", problem
+    parsed = _is_parsed(envelope) if envelope is not None else role is Role.TOOLS
+    if parsed and any(map(_has_too_many, filter(None, contents))):
+        return "ST-ART-011", f"its content {_TOO_MANY}"
     try:
         texts = [content.decode() for content in contents if content is not None]
     except UnicodeDecodeError as error:
@@ -250,9 +286,6 @@ def _message_problem(
         ), f"its content is no UTF-8 text: {error}"
     if role is Role.TOOLS:
         return None if _json_list("".join(texts)) else ("ST-CHAT-006", "the tools are not a JSON list")
-    problem = None if envelope is None else _form_problem(envelope)
-    if problem:
-        return "ST-CHAT-007", problem
     try:
         return _rebuilt_problem(role, join_message(role, envelope, texts))
     except SemtraceError as error:
@@ -273,6 +306,11 @@ def _form_problem(envelope: bytes) -> str | None:
     return None
 
 
+def _is_parsed(envelope: bytes) -> bool:
+    """Whether an envelope has content that is parsed as JSON."""
+    return any(slot[1] != "text" for slot in parse_canonical(envelope)["slots"])
+
+
 def _role_of(message: dict[str, Any]) -> Role | None:
     """The role of segments that make such a message, None if there is none."""
     try:
@@ -290,17 +328,18 @@ def _rebuilt_problem(role: Role, message: dict[str, Any]) -> tuple[str, str] | N
     )
 
 
-@rule("ST-CHAT-005", "ST-CHAT-007")
+@rule("ST-ART-011", "ST-CHAT-005", "ST-CHAT-007")
 def outputs_rebuild(view: ContentView) -> Iterator[Finding]:
     """The envelope of an output fits the output, and makes an assistant message of it."""
     if not view.any_known("operations", "output_envelope"):
         return
     read = view.reader()
-    view.need("ST-ART-009", "ST-ART-010")
+    view.need("ST-ART-009", "ST-ART-010", "ST-ART-011")
     codes, types = view.media_codes
     envelope, output = view.ints("operations", "output_envelope"), view.ints("operations", "output")
     problems: dict[int, str] = {}
     malformed: dict[int, str] = {}
+    too_many: dict[int, str] = {}
     for row in np.flatnonzero(envelope != NULL).tolist():
         if output[row] == NULL:
             problems[row] = f"operation {row} has an envelope for an output that it does not have"
@@ -312,6 +351,9 @@ def outputs_rebuild(view: ContentView) -> Iterator[Finding]:
         if problem:
             malformed[row] = problem
             continue
+        if _is_parsed(stored) and _has_too_many(content):
+            too_many[row] = f"the output of operation {row} {_TOO_MANY}"
+            continue
         try:
             message = join_message(Role.ASSISTANT, stored, [content.decode()], types[codes[output[row]]])
         except SemtraceError as error:
@@ -321,13 +363,14 @@ def outputs_rebuild(view: ContentView) -> Iterator[Finding]:
             problems[row] = f"operation {row} has an output that is sent as no assistant message"
     yield from _said("ST-CHAT-005", problems, "operations", "output_envelope")
     yield from _said("ST-CHAT-007", malformed, "operations", "output_envelope")
+    yield from _said("ST-ART-011", too_many, "operations", "output_envelope")
 
 
 @rule("ST-CHAT-010")
 def outputs_formed(view: ContentView) -> Iterator[Finding]:
     """The output of a model is text, or the members of its message that text does not say."""
     read = view.reader()
-    view.need("ST-ART-009", "ST-ART-010")
+    view.need("ST-ART-009", "ST-ART-010", "ST-ART-011")
     codes, types = view.media_codes
     output = view.ints("operations", "output")
     rows = np.flatnonzero((view.raw("operations", "kind") == OperationKind.LLM) & (output != NULL))

@@ -240,6 +240,9 @@ STATE: list[Case] = [
     ("read without what is below", then(drop("state_accesses", 3), drop("edges", 4)), "ST-STATE-006", "state_accesses", "state_version", (5,)),
 ]  # fmt: skip
 
+MANY = b"[" + b"[]," * 700_000 + b"0]"
+"""JSON that takes thirty times its bytes when it is parsed."""
+
 ARTIFACTS: list[Case] = [
     ("media type in capitals", put("artifacts", "media_type", {24: "Text/Plain"}), "ST-ART-002", "artifacts", "media_type", (24,)),
     ("token ids of another type", put("artifacts", "media_type", {16: "application/octet-stream"}), "ST-ART-003", "segments", "token_ids", (7,)),
@@ -256,6 +259,7 @@ ARTIFACTS: list[Case] = [
     ("settings no JSON", content_of(2, b"{"), "ST-ART-010", "artifacts", None, (2,)),
     ("settings nested too deep", content_of(2, b"[" * 100_000), "ST-ART-010", "artifacts", None, (2,)),
     ("a lone surrogate", content_of(2, b'{"a":"\\ud800"}'), "ST-ART-010", "artifacts", None, (2,)),
+    ("settings of too many values", content_of(2, b'{"a":' + MANY + b"}"), "ST-ART-011", "artifacts", None, (2,)),
     ("text at level token_ids", put("trace", "content_level", {0: 2}), "ST-LVL-001", "artifacts", "availability", (0, 1, 3, 4, 5)),
 ]  # fmt: skip
 
@@ -269,6 +273,8 @@ CHAT: list[Case] = [
     ("output merged that cannot be", envelope(6, {"message": {"role": "assistant"}, "slots": [["", "merge", 1]]}), "ST-CHAT-005", "operations", "output_envelope", (2,)),
     ("envelope of no output", put("operations", "output_envelope", {3: 6}), "ST-CHAT-005", "operations", "output_envelope", (3,)),
     ("tools no list", content_of(9, b"{}"), "ST-CHAT-006", "segments", "envelope", (0,)),
+    ("tools of too many values", content_of(9, MANY), "ST-ART-011", "segments", "envelope", (0,)),
+    ("output merged of too many values", then(content_of(1, MANY), envelope(6, {"message": {"role": "assistant"}, "slots": [["", "merge", 1]]})), "ST-ART-011", "operations", "output_envelope", (2,)),
     ("empty slot", envelope(15, {**TOOL_ENVELOPE, "slots": [["/content", "text", 0]]}), "ST-CHAT-007", "segments", "envelope", (5,)),
     ("unknown encoding", envelope(15, {**TOOL_ENVELOPE, "slots": [["/content", "hex", 1]]}), "ST-CHAT-007", "segments", "envelope", (5,)),
     ("another member", envelope(15, {**TOOL_ENVELOPE, "extra": 1}), "ST-CHAT-007", "segments", "envelope", (5,)),
