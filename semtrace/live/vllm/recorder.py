@@ -20,6 +20,8 @@ import vllm
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from semtrace.live.vllm.names import FORMAT, VERSION
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request, RequestStatus
 
-FORMAT: Final = "semtrace-vllm-steps"
-VERSION: Final = 1
 VARIABLE: Final = "SEMTRACE_VLLM_LOG"
 """The environment variable that names the file."""
 OPTION: Final = "semtrace_step_log"

@@ -1,0 +1,260 @@
+"""The step log of a vLLM server, read and joined to what a client has of the run."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from semtrace.check.executions import check_execution
+from semtrace.errors import FormatError, ReplayError, UsageError
+from semtrace.graph.plan import dag
+from semtrace.live.vllm.names import sent_id
+from semtrace.live.vllm.steps import join, read_steps
+from semtrace.records.columns import NULL
+from semtrace.records.enums import Phase
+from semtrace.replay.run import replay
+from semtrace.replay.scenario import Scenario
+from semtrace.transform.rows import with_column
+from support.graphs import graph
+
+UNIX = 1_700_000_000_000_000_000
+"""Unix time of the execution's time 0."""
+MONOTONIC = 5_000_000
+"""What the server's monotonic clock said then."""
+
+SERVER = {
+    "kind": "server", "format": "semtrace-vllm-steps", "version": 1, "vllm": "0.32.0", "rank": 0, "pid": 7,
+    "blocks": 5, "block_size": 4, "block_bytes": 64, "moves": True,
+}  # fmt: skip
+
+
+def at(ns, ahead=0):
+    return {"unix_ns": UNIX + ns + ahead, "monotonic_ns": MONOTONIC + ns}
+
+
+def lines():
+    """Requests a and b of the client and one of another; b is preempted in the third step, and admitted again in the fifth."""
+    asks = {"max_tokens": 3, "priority": 0, "kind": "request"}
+    return [
+        {**SERVER, **at(-900)},
+        {**asks, "n": 0, "id": "cmpl-semtrace-0-0-0-0123abcd", "prompt_tokens": 7, **at(5)},
+        {**asks, "n": 1, "id": "cmpl-semtrace-0-1-0-89abcdef", "prompt_tokens": 3, **at(6)},
+        {**asks, "n": 2, "id": "cmpl-of-another-0-89abcdee", "prompt_tokens": 2, **at(7, ahead=-400)},
+        {"kind": "prompt", "n": 2, "ids": [1, 2]},  # what others write is not read
+        step(0, 10, [[0, "new", 0, 7], [1, "new", 0, 3], [2, "new", 0, 2]], free=0, moves=[
+            ["allocate", 0, 0, [[1, 2]]], ["allocate", 1, 0, [[3, 1]]], ["allocate", 2, 0, [[4, 1]]],
+        ]),
+        computed(0, 20, [[0, 1], [1, 1], [2, 1]], [[2, "stop"]], moves=[["free", 2, None, [[4, 1]]]]),
+        step(1, 21, [[0, "running", 7, 1], [1, "running", 3, 1]], free=1),
+        computed(1, 30, [[0, 1], [1, 1]]),
+        step(2, 31, [[0, "running", 8, 1]], free=1, preempted=[1], moves=[
+            ["free", 1, None, [[3, 1]]], ["allocate", 0, 2, [[3, 1]]],
+        ]),
+        computed(2, 40, [[0, 1]], [[0, "length"]], moves=[["free", 0, None, [[1, 3]]]]),
+        step(3, 41, [[1, "resumed", 0, 5]], free=2, moves=[
+            ["evict", 1, None, [[4, 1]]], ["allocate", 1, 0, [[4, 1], [1, 1]]],
+        ]),
+        computed(3, 50, [[1, 1]], [[1, "length"]], moves=[["free", 1, None, [[1, 1], [4, 1]]]]),
+    ]  # fmt: skip
+
+
+def step(number, ns, entries, *, free, preempted=(), moves=()):
+    return {
+        "kind": "step", "step": number, **at(ns), "entries": entries, "preempted": list(preempted),
+        "moves": list(moves), "free_blocks": free, "running": 0, "waiting": 0,
+    }  # fmt: skip
+
+
+def computed(number, ns, yielded, ended=(), moves=()):
+    return {
+        "kind": "computed", "step": number, **at(ns), "yielded": yielded, "ended": list(ended),
+        "moves": list(moves),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def client():
+    """What a client has: two calls, with the ids that it sent, and no more of the server."""
+    made = graph(
+        {
+            "operations": [
+                {"name": "a", "kind": "llm", "prompt": 7, "output": 3},
+                {"name": "b", "kind": "llm", "prompt": 3, "output": 3},
+            ]
+        }
+    )
+    settings = {"c0_ns": 10, "c_pre_ns": 0, "c_dec_ns": 10}
+    scenario = Scenario.parse({"backend": {"name": "ideal", "settings": settings}}, path="scenario")
+    ran = replay(made.trace, dag(made.work), scenario)
+    events = with_column(
+        ran.events.data, "request_id", pa.array(["semtrace-0-0", "semtrace-0-1"], pa.string())
+    )
+    header = ran.header.model_copy(
+        update={"clock": "wall", "origin_unix_ns": UNIX, "measured_at": "client", "tolerance_ns": 1_000_000}
+    )
+    tables = {"instances": ran.instances.data, "events": events}
+    return type(ran).from_arrow(header, tables)
+
+
+def write(folder, records, name="steps.jsonl", end=b""):
+    path = folder / name
+    path.write_bytes(b"".join(json.dumps(each).encode() + b"\n" for each in records) + end)
+    return path
+
+
+def rows(execution, table, *names):
+    return [tuple(row[name] for name in names) for row in execution[table].data.to_pylist()]
+
+
+def test_steps_runs_and_events(client, tmp_path):
+    made = join(client, read_steps([write(tmp_path, lines())]))
+    assert rows(made, "steps", "index", "start_ns", "end_ns", "tokens", "requests", "free_blocks") == [
+        (0, 10, 20, 10, 2, 0),
+        (1, 21, 30, 2, 2, 1),
+        (2, 31, 40, 1, 1, 1),
+        (3, 41, 50, 5, 1, 2),
+    ]
+    names = ("event", "first_step", "count", "start_position", "tokens_per_step", "phase")
+    assert rows(made, "step_runs", *names) == [
+        (0, 0, 1, 0, 7, Phase.PREFILL),
+        (0, 1, 2, 7, 1, Phase.DECODE),
+        (1, 0, 1, 0, 3, Phase.PREFILL),
+        (1, 1, 1, 3, 1, Phase.DECODE),
+        (1, 3, 1, 0, 5, Phase.PREFILL),
+    ]
+    names = (
+        "scheduled_ns",
+        "cached_tokens",
+        "computed_prompt_tokens",
+        "preemptions",
+        "preempted_ns",
+        "server",
+    )
+    assert rows(made, "events", *names) == [(10, 0, 7, 0, 0, 0), (10, 0, 8, 1, 10, 0)]
+    assert made.header.detail == ["steps", "step_runs", "blocks"]
+    told = made.header.environment["vllm_steps"]
+    assert (told["requests"], told["others"], told["torn"]) == (2, 1, False)
+    assert told["servers"]["0"]["block_size"] == 4
+    assert list(check_execution(made, None)) == []
+
+
+def test_blocks(client, tmp_path):
+    made = join(client, read_steps([write(tmp_path, lines())]))
+    names = ("time_ns", "sequence", "action", "event", "blocks", "bytes", "first_block", "position")
+    assert rows(made, "blocks", *names) == [
+        (10, 0, 1, 0, 2, 128, 1, 0),
+        (10, 1, 1, 1, 1, 64, 3, 0),
+        (10, 2, 1, None, 1, 64, 4, 0),
+        (20, 0, 3, None, 1, 64, 4, None),
+        (31, 0, 3, 1, 1, 64, 3, None),
+        (31, 1, 1, 0, 1, 64, 3, 2),
+        (40, 0, 3, 0, 3, 192, 1, None),
+        (41, 0, 4, 1, 1, 64, 4, None),
+        (41, 1, 1, 1, 1, 64, 4, 0),
+        (41, 2, 1, 1, 1, 64, 1, 1),
+        (50, 0, 3, 1, 1, 64, 1, None),
+        (50, 1, 3, 1, 1, 64, 4, None),
+    ]
+
+
+def test_a_clock_that_was_read_late_once_shifts_nothing(client, tmp_path):
+    records = lines()
+    records[1] |= at(5, ahead=-300)  # the system had another process run between the two readings
+    made = join(client, read_steps([write(tmp_path, records)]))
+    assert made["steps"].ints("start_ns").tolist() == [10, 21, 31, 41]
+
+
+def test_killed_while_it_wrote(client, tmp_path):
+    whole = lines()
+    path = write(tmp_path, whole[:-1], end=json.dumps(whole[-1]).encode()[:30])
+    made = join(client, read_steps([path]))
+    assert made["steps"].rows == 3  # the step that it was in is not told
+    assert made.header.environment["vllm_steps"]["torn"]
+
+
+def test_blocks_that_are_not_told_are_absent(client, tmp_path):
+    records = lines()
+    records[5]["moves"] = None
+    made = join(client, read_steps([write(tmp_path, records)]))
+    assert made["blocks"].rows == 0
+    assert made.header.detail == ["steps", "step_runs"]
+
+
+def test_two_engines_of_a_server(client, tmp_path):
+    first, second = lines(), lines()
+    second[0]["rank"] = 1
+    first[2]["id"], second[1]["id"] = "cmpl-x-0", "cmpl-y-0"
+    paths = [write(tmp_path, records, name) for records, name in ((first, "0"), (second, "1"))]
+    made = join(client, read_steps(paths))
+    assert rows(made, "events", "server") == [(0,), (1,)]
+    assert rows(made, "steps", "server", "index") == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("cmpl-semtrace-0-1-0", "semtrace-0-1"),
+        ("cmpl-semtrace-0-1-0-89abcdef", "semtrace-0-1"),
+        ("cmpl-semtrace-0-1-2-0", "semtrace-0-1-2"),
+        ("cmpl-semtrace-0-1-2-0-00000000", "semtrace-0-1-2"),
+        ("chatcmpl-semtrace-0-12345678", "semtrace-0-12345678"),
+        ("chatcmpl-semtrace-0-12345678-89abcdef", "semtrace-0-12345678"),
+        ("embd-semtrace-0-1-0", "semtrace-0-1"),
+        ("cmpl-semtrace-0-9-0", None),
+        ("another", None),
+    ],
+)
+def test_request_ids(name, sent):
+    """ST-VLM-013."""
+    assert sent_id(name, {"semtrace-0-1", "semtrace-0-1-2", "semtrace-0-12345678"}) == sent
+
+
+def test_no_step_log(tmp_path):
+    with pytest.raises(FormatError, match="no step log") as error:
+        read_steps([write(tmp_path, lines()[1:])])
+    assert error.value.requirement == "ST-VLM-010"
+    with pytest.raises(FormatError, match="no step log"):
+        read_steps([write(tmp_path, [])])
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_steps([tmp_path / "nothing"])
+
+
+def test_a_later_version(tmp_path):
+    with pytest.raises(FormatError) as error:
+        read_steps([write(tmp_path, [{**SERVER, **at(0), "version": 2}])])
+    assert error.value.requirement == "ST-VLM-011"
+
+
+def test_a_line_that_is_none(tmp_path):
+    records = lines()
+    records[5] = {"kind": "step", "step": 0}
+    with pytest.raises(FormatError, match="line 6 is no record"):
+        read_steps([write(tmp_path, records)])
+
+
+def test_what_cannot_be_joined(client, tmp_path):
+    log = read_steps([write(tmp_path, lines())])
+    whole = {name: columns.data for name, columns in client.tables.items()}
+    timeless = type(client).from_arrow(client.header.model_copy(update={"origin_unix_ns": None}), whole)
+    with pytest.raises(ReplayError, match="does not say when it began"):
+        join(timeless, log)
+    whole["events"] = with_column(client.events.data, "request_id", pa.array([None, None], pa.string()))
+    with pytest.raises(ReplayError, match="no request ids"):
+        join(type(client).from_arrow(client.header, whole), log)
+    whole["events"] = with_column(client.events.data, "request_id", pa.array(["other", None], pa.string()))
+    with pytest.raises(ReplayError, match="no request of the execution is in the log"):
+        join(type(client).from_arrow(client.header, whole), log)
+    with pytest.raises(ReplayError, match="has steps already"):
+        join(join(client, log), log)
+    twice = [*lines(), *lines()[1:]]
+    with pytest.raises(ReplayError, match="is in the log 2 times"):
+        join(client, read_steps([write(tmp_path, twice)]))
+
+
+def test_what_the_log_does_not_know_stays_unknown(client, tmp_path):
+    records = lines()
+    records[2]["id"] = "cmpl-of-another-1"
+    made = join(client, read_steps([write(tmp_path, records)]))
+    assert made.events.ints("preempted_ns").tolist() == [0, NULL]
+    assert made.events.ints("preemptions").tolist() == [0, NULL]
+    assert made.events.ints("scheduled_ns").tolist()[1] == client.events.ints("scheduled_ns").tolist()[1]
