@@ -64,6 +64,7 @@ test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.ins
 .venvs/vllm/.installed: tests/integration/requirements-vllm.txt
 	$(PYTHON) -m venv .venvs/vllm
 	.venvs/vllm/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile -r $<
+	.venvs/vllm/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
 lint: .venv/.installed

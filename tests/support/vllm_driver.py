@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 from contextlib import suppress
@@ -22,6 +23,34 @@ def environment() -> Path:
     if not PYTHON.exists():
         raise AssertionError("there is no environment for vLLM: make .venvs/vllm/.installed")
     return PYTHON
+
+
+def command(*arguments: str | Path, timeout: float = 1800) -> subprocess.CompletedProcess[str]:
+    """A command of semtrace, run where vLLM is, with a tiny model in mind."""
+    return subprocess.run(
+        [environment(), "-W", "ignore", "-m", "semtrace", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=variables(),
+    )
+
+
+def variables(**more: str) -> dict[str, str]:
+    """The environment of a process in which vLLM runs a tiny model, and finds this semtrace."""
+    found = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, found)),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        **more,
+    }
 
 
 def engine(order: str) -> tuple[dict[str, Any], list[list[Any]]]:
