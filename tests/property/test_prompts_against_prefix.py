@@ -86,11 +86,11 @@ def compare(
         if inputs.group(one[0]) != inputs.group(two[0]) and not (
             kept and symbols and isinstance(symbols[0], int)
         ):
-            same = 0
+            same = 0  # ST-INP-015
         length = common(ids, other_ids)
-        assert same <= length <= same + crowd.tokens
+        assert same <= length <= same + crowd.tokens  # ST-INP-012, ST-INP-014
         if not crowd.places:
-            assert length == same
+            assert length == same  # ST-INP-013
 
 
 @settings(max_examples=120, deadline=None)
@@ -191,4 +191,4 @@ def test_the_same_work_gives_the_same_ids_and_other_work_others(seed):
         [ids for _, ids in strings(trace, inputs, [0]).values()]
         for trace, inputs in ((traces[0], first), (traces[0], again), (traces[1], other))
     ]
-    assert made[0] == made[1] != made[2]
+    assert made[0] == made[1] != made[2]  # ST-INP-016
