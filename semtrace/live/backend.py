@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from semtrace.live.doctor import Examination
+    from semtrace.live.examination import Examination
     from semtrace.records.trace import Content, Trace
     from semtrace.replay.backend import Report, Request, Setup
 
@@ -78,8 +78,7 @@ class HttpBackend:
             raise
         self._key = read_key(self._settings, environment)
         self._target = Target(self._settings.url)
-        self._pool = Pool(self._target, most=self._settings.connections)
-        self._clock = WallClock(self._poll, self._pool.wake)
+        self._clock = WallClock(self._poll, self._wake)
         self._retry = scenario.retry or Retry()
         self._timeout_ns = TIMEOUT_NS if scenario.timeout_ns is None else scenario.timeout_ns
         offsets = setup.trace.offsets("operations")
@@ -340,7 +339,7 @@ class HttpBackend:
         """Send a few short requests, so that what happens once has happened."""
         wanted = self._setup.scenario.warm_up
         count = WARM_UP if wanted is None else wanted
-        client = Client(self._pool, self._target, self._key, WARM_UP_NS)
+        client = Client(self._pool, self._target, self._key, WARM_UP_NS, lambda: self._clock.stopping)
         kinds = self._setup.trace.operations.ints("kind")[runs_on_backend(self._setup.trace)]
         members: dict[str, Any]
         if len(kinds) and not (kinds == OperationKind.LLM).any():
@@ -356,6 +355,8 @@ class HttpBackend:
             replies = client.ask_all(
                 [(path, body, f"semtrace-warm-up-{count - left + each}") for each in range(at_once)]
             )
+            if self._clock.stopping:
+                return
             for reply in replies:
                 if reply.failure is not None or reply.status != 200:
                     said = reply.detail if reply.failure is not None else f"status {reply.status}"
@@ -367,6 +368,14 @@ class HttpBackend:
                     )
             left -= at_once
             self._warmed_up += at_once
+
+    @cached_property
+    def _pool(self) -> Pool:
+        return Pool(self._target, most=self._settings.connections)
+
+    def _wake(self) -> None:
+        if "_pool" in self.__dict__:
+            self._pool.wake()
 
     # --- the run ---------------------------------------------------------------------------------------
 
@@ -405,7 +414,8 @@ class HttpBackend:
 
     def close(self) -> None:
         """Close all connections; what is in flight is called off."""
-        self._pool.close()
+        if "_pool" in self.__dict__:
+            self._pool.close()
 
     # --- after the run ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from semtrace.live.asking import plain
 from semtrace.records.enums import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from semtrace.live.connection import Connection
     from semtrace.live.connections import Pool
@@ -104,9 +104,26 @@ class Reply:
 class Client:
     """Asks one thing after the other."""
 
-    def __init__(self, pool: Pool, target: Target, key: Key | None, timeout_ns: int) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        target: Target,
+        key: Key | None,
+        timeout_ns: int,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Ask through a pool.
+
+        Args:
+            pool: the connections.
+            target: the server.
+            key: what it is shown.
+            timeout_ns: time limit of each request, in ns.
+            stopping: whether to give up now.
+        """
         self._pool, self._target, self._key = pool, target, key
         self._timeout_ns = timeout_ns
+        self._stopping = stopping
         self.asked = 0
 
     def ask(self, path: str, value: dict[str, Any] | None = None, name: str | None = None) -> Reply:
@@ -131,7 +148,7 @@ class Client:
             self._pool.send(reply, data)
         while not all(reply.over for reply in replies):
             left = deadline - _monotonic_ns()
-            if left <= 0:
+            if left <= 0 or self._stopping():
                 break
             self._pool.turn(min(left, 100_000_000))
         for reply in replies:

@@ -7,28 +7,27 @@ read over in silence are asked for twice, once with a value that no server that 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.errors import ReplayError
 from semtrace.live.answers import has_embedding
 from semtrace.live.asking import ANNOTATION, CHAT, COMPLETIONS, EMBEDDINGS, GENERATE, LOCK_ARGUMENT
 from semtrace.live.client import Client
 from semtrace.live.connections import Pool
+from semtrace.live.examination import Examination, Probe
 from semtrace.live.settings import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from semtrace.live.client import Reply
+    from semtrace.live.examination import Found
     from semtrace.live.settings import HttpSettings, Key
-
-Found = Literal["yes", "no", "unknown"]
 
 TIMEOUT_NS: Final = 15_000_000_000
 """Time limit of each probe, in ns."""
 MOST_SILENT: Final = 2
-"""After so many probes in a row without any answer nothing more is asked."""
+"""After so many requests in a row without a whole answer nothing more is asked."""
 MOST_ID: Final = (1 << 31) - 1
 """The highest token id that is tried."""
 LENGTH: Final = 24
@@ -41,103 +40,6 @@ PROMPT: Final = (11, 7, 12, 9, 8, 10, 13, 6)
 FORCED: Final = (9, 6, 12, 7, 11)
 """Token ids that a server is told to generate: no model would by itself."""
 MESSAGES: Final = [{"role": "user", "content": "one two three"}]
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One thing that a server can do, or cannot.
-
-    Attributes:
-        name: what it is.
-        found: `yes`, `no`, or `unknown` where the answers do not tell.
-        evidence: what was asked, and what came.
-        status: HTTP status of the answer that decided it, None without one.
-    """
-
-    name: str
-    found: Found
-    evidence: str
-    status: int | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Its fields as JSON values."""
-        return {"name": self.name, "found": self.found, "evidence": self.evidence, "status": self.status}
-
-
-@dataclass
-class Examination:
-    """What was found of a server.
-
-    Attributes:
-        url: the server.
-        models: the models that it lists; None if it could not be told.
-        model: the model that was asked.
-        max_model_len: most tokens of a request, prompt and output, for this model; None if it is not told.
-        vocabulary_size: how many token ids the model has; None if it is not known.
-        server: the `Server` header.
-        version: the version that it tells.
-        probes: what was found, by name.
-    """
-
-    url: str
-    models: list[str] | None = None
-    model: str | None = None
-    max_model_len: int | None = None
-    vocabulary_size: int | None = None
-    server: str | None = None
-    version: str | None = None
-    probes: dict[str, Probe] = field(default_factory=dict)
-
-    def can(self, name: str) -> bool:
-        """Whether a thing is known to be there."""
-        return name in self.probes and self.probes[name].found == "yes"
-
-    def cannot(self, name: str) -> bool:
-        """Whether a thing is known not to be there."""
-        return name in self.probes and self.probes[name].found == "no"
-
-    def refuses(self, name: str) -> bool:
-        """Whether a member is refused, and not merely read over: then it cannot be sent at all."""
-        return self.cannot(name) and self.probes[name].status != 200
-
-    def locks(self) -> list[str]:
-        """The ways in which recorded tokens can be locked, the surest first."""
-        return [name for name in ("logits_processor", "trace_replay", "annotation") if self.can(name)]
-
-    def inputs(self) -> list[str]:
-        """The kinds of inputs that it takes."""
-        ids = ["token_ids", "synthetic"] if self.can("token_prompts") else []
-        return ids + (["text"] if self.can("chat") else [])
-
-    def modes(self) -> dict[str, str]:
-        """The modes that it can be replayed in, each with what holds of it."""
-        made: dict[str, str] = {}
-        if self.inputs():
-            if self.cannot("length"):
-                made["length_locked"] = "but outputs end early: only their most can be told"
-            elif self.can("min_tokens") and self.can("ignore_eos"):
-                made["length_locked"] = "lengths can be told"
-            else:
-                made["length_locked"] = "lengths were right in a trial, but outputs may end early"
-            if self.locks():
-                made["token_locked"] = f"by {', '.join(self.locks())}"
-        return made
-
-    def as_json(self) -> dict[str, Any]:
-        """It all as JSON values."""
-        return {
-            "url": self.url,
-            "models": self.models,
-            "model": self.model,
-            "max_model_len": self.max_model_len,
-            "vocabulary_size": self.vocabulary_size,
-            "server": self.server,
-            "version": self.version,
-            "probes": [probe.as_json() for probe in self.probes.values()],
-            "inputs": self.inputs(),
-            "locks": self.locks(),
-            "modes": self.modes(),
-        }
 
 
 def examine(
@@ -194,7 +96,9 @@ class Doctor:
             if name not in wanted:
                 continue
             if self._silent >= MOST_SILENT:
-                made = Probe(name, "unknown", f"not asked: {MOST_SILENT} requests in a row got no answer")
+                made = Probe(
+                    name, "unknown", f"not asked: {MOST_SILENT} requests in a row got no whole answer"
+                )
             else:
                 made = probe(self)
             self.examination.probes[name] = made
@@ -203,7 +107,7 @@ class Doctor:
 
     def _ask(self, path: str, value: dict[str, Any] | None = None, name: str | None = None) -> Reply:
         reply = self._client.ask(path, value, name)
-        self._silent = 0 if reply.status else self._silent + 1
+        self._silent = 0 if reply.failure is None else self._silent + 1
         return reply
 
     def _generate(self, **members: Any) -> Reply:

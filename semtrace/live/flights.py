@@ -167,6 +167,8 @@ class Flights:
         self._sooner = False
         if self.reported:
             return 0
+        while self._retries and self._retries[0][1] not in self._waiting_again:
+            heapq.heappop(self._retries)  # it was called off
         times = []
         if self._deadlines:
             times.append(next(iter(self._deadlines.values()))[0])
@@ -187,7 +189,7 @@ class Flights:
             flight.broken(Failure.TIMEOUT, "the time limit passed", _monotonic_ns())
         while self._retries and self._retries[0][0] <= now:
             _, event, flight = heapq.heappop(self._retries)
-            if event not in self._waiting_again:
+            if event not in self._waiting_again:  # it was called off
                 continue
             self._waiting_again.discard(event)
             flight.attempt += 1

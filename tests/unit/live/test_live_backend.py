@@ -305,6 +305,34 @@ def test_a_failed_attempt_is_made_again_after_its_wait():
     assert violations(trace, execution) == []
 
 
+@pytest.mark.parametrize("other", ["hangs", "waits for another attempt"])
+def test_what_is_called_off_does_not_keep_the_run_from_its_end(other):
+    """ST-LIV-012: nothing more of the instance is run."""
+    steps = ["hang"] if other == "hangs" else [plain("429 Too Many Requests", b"", "Retry-After: 3000")]
+    made = graph(
+        {
+            "operations": [
+                {"name": name, "kind": "llm", "prompt": 4, "output": 2, "content": name} for name in "ab"
+            ]
+        }
+    )
+
+    def script(asked):
+        if asked.header("x-request-id") == "semtrace-0-1":
+            return [0.1, plain("400 Bad Request", b"")]
+        return steps
+
+    with server_of(script) as server:
+        execution = run(
+            made.trace,
+            server.url,
+            settings={"inputs": "synthetic"},
+            on_failure="fail",
+            retry={"attempts": 2, "wait_ns": HOUR_NS},
+        )
+    assert rows(execution, "outcome") == [(EventOutcome.CANCELLED,), (EventOutcome.REFUSED,)]
+
+
 def test_kinds_of_failures_are_told_apart_but_not_without_end():
     def script(asked):
         number = asked.header("x-request-id").split("-")[1]
@@ -595,6 +623,26 @@ def test_a_run_that_is_stopped_leaves_what_had_ended(tmp_path):
     outcomes = execution.events.ints("outcome")
     assert 10 <= (outcomes == EventOutcome.OK).sum() < 40
     assert ((outcomes == EventOutcome.OK) | (outcomes == EventOutcome.UNFINISHED)).all()
+
+
+def test_a_stop_before_time_0_ends_the_warm_up():
+    """ST-LIV-013."""
+    trace = singles(3)
+    clocks = []
+
+    def answer(asked):
+        if (asked.header("x-request-id") or "").startswith("semtrace-warm"):
+            clocks[0].stop()
+            return ["hang"]
+        if asked.head.startswith("GET /v1/models"):
+            return [as_json({"data": [{"id": "m"}]})]
+        return good(asked) if asked.head.startswith("POST /v1/completions") else [plain("404 Not Found", b"")]
+
+    plan = Plan.parse({"work_digest": show(work_digest(trace)), "name": "dag", "base": "dag"}, path="plan")
+    with raw_server(answer) as server:
+        execution = replay(trace, plan, scenario_of(server.url), started=clocks.append)
+        assert requests_of(server) == []
+    assert rows(execution, "outcome") == [(EventOutcome.UNFINISHED,)] * 3
 
 
 def test_nothing_is_sent_until_it_is_asked(tmp_path):

@@ -116,15 +116,15 @@ def test_nothing_there():
 
 @pytest.mark.parametrize(
     "steps",
-    [["close"], ["reset"], [b"SSH-2.0-OpenSSH_9.6\r\n", "close"], [b"HTTP/1.1 200 OK\r\nContent-Le", "close"], [b"\x00" * 999], ["hang"]],
+    [[b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n", *[0.05, b"x"] * 40], ["close"], ["reset"], [b"SSH-2.0-OpenSSH_9.6\r\n", "close"], [b"HTTP/1.1 200 OK\r\nContent-Le", "close"], [b"\x00" * 999], ["hang"]],
 )  # fmt: skip
 def test_servers_that_are_none_are_seen_to_be_none_and_asked_little(steps):
     with raw_server(lambda _: steps) as server:
         seen = look(server.url, timeout_ns=SECOND_NS // 5)
     assert not seen.can("models")
-    assert set(found(seen).values()) <= {"no", "unknown"}
+    assert {value for name, value in found(seen).items() if name != "reachable"} <= {"no", "unknown"}
     assert seen.modes() == {}
-    assert len({asked.header("x-request-id") for asked in server.asked}) <= 2
+    assert len({asked.header("x-request-id") for asked in server.asked}) <= 2  # the rest would be as slow
     assert "not asked" in seen.probes["chat"].evidence
 
 
