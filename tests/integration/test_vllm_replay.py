@@ -88,6 +88,7 @@ def test_the_load_presses(locked):
 
 
 def test_schedule_is_the_simulated_one(trace, locked):
+    """ST-VLM-007."""
     ours = simulated(trace, ENGINE)
     for table in DETAIL:
         assert ours[table].rows > 500

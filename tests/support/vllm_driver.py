@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import threading
-from contextlib import suppress
+import time
+import urllib.request
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,3 +90,44 @@ def recorded(cases: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], 
         raise AssertionError(
             f"vLLM's driver ended with {driver.returncode} after {answered} of {len(cases)} cases"
         )
+
+
+@contextmanager
+def server(model: Path, log: Path, *arguments: str, **more: str) -> Iterator[str]:
+    """A vLLM server on this machine with what semtrace adds to it; its URL. Its steps go to a file."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command_line = [
+        environment(), "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "tiny",
+        "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details",
+        "--logits-processors", "semtrace.live.vllm.plugin:ForcedTokens",
+        "--scheduler-cls", "semtrace.live.vllm.plugin.recording_scheduler", *arguments,
+    ]  # fmt: skip
+    said = log.with_suffix(".said")
+    with said.open("wb") as out:
+        process = subprocess.Popen(
+            command_line, stdout=out, stderr=out, env=variables(SEMTRACE_VLLM_LOG=str(log), **more)
+        )
+        try:
+            while process.poll() is None and not _answers(url):
+                time.sleep(0.5)
+            if process.poll() is not None:
+                raise AssertionError(f"the server ended: {said.read_text()[-3000:]}")
+            yield url
+        finally:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:  # noqa: S310  # our own
+            return bool(answer.status == 200)
+    except OSError:
+        return False

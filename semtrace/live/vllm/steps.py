@@ -121,7 +121,7 @@ def read_steps(paths: Sequence[Path], progress: Callable[[int], None] | None = N
 
 
 def join(execution: Execution, log: ServerSteps) -> Execution:
-    """The execution with the steps and the blocks of the server that it ran on (ST-VLM-014 to ST-VLM-017).
+    """The execution with the steps and the blocks of the server that it ran on (ST-VLM-014 to ST-VLM-016).
 
     Requests are known by their ids. What others sent to the server is left out of steps, and is nobody's in blocks.
 
@@ -142,11 +142,8 @@ def join(execution: Execution, log: ServerSteps) -> Execution:
             raise _refused(f"the execution {what}", "join what a replay on a server left (--backend http)")
     origin = header.origin_unix_ns or 0
     ids = execution.events.array("request_id").to_pylist()
-    rows = {each: row for row, each in enumerate(ids) if each is not None}
-    event = np.full(len(log.names) + 1, NULL, dtype=np.int64)
-    for number, name in enumerate(log.names):
-        sent = sent_id(name, rows)
-        event[number] = NULL if sent is None else rows[sent]
+    known = _by_id(log, ids) if event is None else event
+    event = np.append(known, NULL)
     mine = np.flatnonzero(event != NULL)
     if not len(mine):
         raise _refused(
@@ -166,6 +163,13 @@ def join(execution: Execution, log: ServerSteps) -> Execution:
     environment = {**header.environment, "vllm_steps": made.facts()}
     told = header.model_copy(update={"detail": detail, "environment": environment})
     return Execution.from_arrow(told, tables, execution.content)
+
+
+def _by_id(log: ServerSteps, ids: Sequence[str | None]) -> NDArray[np.int64]:
+    """By request of a log the row of the event with its id, or `NULL`."""
+    rows = {each: row for row, each in enumerate(ids) if each is not None}
+    sent = (sent_id(name, rows) for name in log.names)
+    return np.array([NULL if each is None else rows[each] for each in sent], dtype=np.int64)
 
 
 class _Life:
@@ -275,7 +279,10 @@ class _Joined:
     def __init__(self, execution: Execution, log: ServerSteps, event: NDArray[np.int64], origin: int) -> None:
         self._execution, self._log, self._event, self._origin = execution, log, event, origin
         step, request, *rest = (_ints(log.entries[name]) for name in _ENTRY)
+        position, tokens, _ = rest
+        lasts = np.array(log.prompt_tokens, dtype=np.int64) + np.maximum(log.outputs, 1) - 1
         kept = (event[request] != NULL) & (_ints(log.steps["end_ns"])[step] != NULL)
+        kept &= position + tokens <= lasts[request]
         self._step, self._request, self._position, self._tokens, self._phase = (
             each[kept] for each in (step, request, *rest)
         )

@@ -107,6 +107,7 @@ def rows(execution, table, *names):
 
 
 def test_steps_runs_and_events(client, tmp_path):
+    """ST-VLM-015."""
     made = join(client, read_steps([write(tmp_path, lines())]))
     assert rows(made, "steps", "index", "start_ns", "end_ns", "tokens", "requests", "free_blocks") == [
         (0, 10, 20, 10, 2, 0),
