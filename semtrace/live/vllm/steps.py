@@ -120,14 +120,16 @@ def read_steps(paths: Sequence[Path], progress: Callable[[int], None] | None = N
     return log
 
 
-def join(execution: Execution, log: ServerSteps) -> Execution:
+def join(execution: Execution, log: ServerSteps, event: NDArray[np.int64] | None = None) -> Execution:
     """The execution with the steps and the blocks of the server that it ran on (ST-VLM-014 to ST-VLM-016).
 
-    Requests are known by their ids. What others sent to the server is left out of steps, and is nobody's in blocks.
+    Requests are known by their ids, or as it is told. What others sent to the server is left out of steps, and is nobody's in blocks. What was computed and
+    thrown away, as happens where steps are scheduled ahead, is left out of steps, too.
 
     Args:
         execution: an execution on a wall clock, with request ids.
         log: what the server wrote down.
+        event: by request of the log its row in the events, or `NULL`; if left out, by their ids.
 
     Raises:
         ReplayError: the execution has no time of its origin, no request ids or steps already; or no request of it is in the log.
@@ -142,8 +144,7 @@ def join(execution: Execution, log: ServerSteps) -> Execution:
             raise _refused(f"the execution {what}", "join what a replay on a server left (--backend http)")
     origin = header.origin_unix_ns or 0
     ids = execution.events.array("request_id").to_pylist()
-    known = _by_id(log, ids) if event is None else event
-    event = np.append(known, NULL)
+    event = np.append(_by_id(log, ids) if event is None else event, NULL)
     mine = np.flatnonzero(event != NULL)
     if not len(mine):
         raise _refused(
