@@ -170,9 +170,20 @@ def content_formed(view: ContentView) -> Iterator[Finding]:
 
 
 def _is_utf8(content: bytes) -> bool:
+    if len(content) > _PART:
+        return _is_utf8_in_parts(content)
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_utf8_in_parts(content: bytes) -> bool:
+    """Whether content is UTF-8, seen without all of its text, which can take four times its bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for at in range(0, len(content), _PART):  # a text can take four times its bytes
+        for at in range(0, len(content), _PART):
             decoder.decode(content[at : at + _PART])
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:

@@ -42,7 +42,6 @@ _COMPRESSED_BYTES: Final = BATCH_FLOOR - (
 _PACK_BYTES: Final = 1 << 30
 _KEPT_BATCHES: Final = 8
 _KEPT_BYTES: Final = 16 << 20
-_SLICE: Final = 1 << 13
 
 
 class PackContent(Content):
@@ -148,38 +147,44 @@ class _Index:
         """
         self._places = places
         self._starts = [0, *accumulate(map(len, parts))]
-        self._words = np.concatenate(parts) if parts else np.zeros((0, 4), dtype=np.uint64)
-        first = self._words[:, 0]
+        words = np.concatenate(parts) if parts else np.zeros((0, 4), dtype=np.uint64)
+        first = words[:, 0]
         order = np.argsort(first, kind="stable")
         alike = np.flatnonzero(first[order[1:]] == first[order[:-1]])
         self.twice = None
         if len(alike):
-            order = np.lexsort(self._words.T[::-1])
-            ordered = self._words[order]
+            order = np.lexsort(words.T[::-1])
+            ordered = words[order]
             same = np.flatnonzero((ordered[1:] == ordered[:-1]).all(axis=1))
             self.twice = int(order[same + 1].min()) if len(same) else None
         # a look-up in these makes a fifth of the objects that one in an array makes
         self._order, self._first = order.data, first[order].data
-        self._raw = self._words.reshape(-1).view(np.uint8).data
+        self._digests = words.tobytes()
+        self._next = 0
 
     def __len__(self) -> int:
-        return len(self._words)
+        return len(self._first)
 
     def __iter__(self) -> Iterator[bytes]:
-        for start in range(0, len(self._words), _SLICE):
-            part = self._words[start : start + _SLICE].tobytes()
-            yield from (part[at : at + 32] for at in range(0, len(part), 32))
+        return (self._digests[at : at + 32] for at in range(0, len(self._digests), 32))
 
     def find(self, digest: bytes) -> int | None:
         """The number of the artifact with this digest, None if there is none."""
-        first = int.from_bytes(digest[:8], sys.byteorder)
-        at = bisect_left(self._first, first)
-        while at < len(self._first) and self._first[at] == first:
-            number = self._order[at]
-            if self._raw[32 * number : 32 * number + 32] == digest:
-                return number
-            at += 1
-        return None
+        number = self._next
+        if self._digests[32 * number : 32 * number + 32] != digest:  # they are asked for in order, mostly
+            first = int.from_bytes(digest[:8], sys.byteorder)
+            at = bisect_left(self._first, first)
+            while at < len(self._first) and self._first[at] == first:
+                number = self._order[at]
+                if self._digests[32 * number : 32 * number + 32] == digest:
+                    break
+                at += 1
+            else:
+                return None
+        elif not digest:
+            return None
+        self._next = number + 1
+        return number
 
     def place(self, at: int) -> tuple[int, int, int]:
         """The pack, record batch and row in which an artifact stands."""

@@ -254,6 +254,7 @@ ARTIFACTS: list[Case] = [
     ("withheld and there", put("artifacts", "availability", {24: Availability.WITHHELD}), "ST-ART-008", "artifacts", None, ()),
     ("content of nobody", with_content(lambda _, content: content.update({bytes(32): b""})), "ST-ART-008", "artifacts", None, ()),
     ("text that is none", content_of(21, b"\xff\xfe"), "ST-ART-009", "artifacts", None, (21,)),
+    ("long text that is none", content_of(21, b"a" * ((1 << 20) - 1) + "é".encode() + b"a" * (1 << 20) + "é".encode()[:1]), "ST-ART-009", "artifacts", None, (21,)),
     ("settings not canonical", content_of(2, b'{"temperature": 0}'), "ST-ART-010", "artifacts", None, (2,)),
     ("settings no object", content_of(2, b"[]"), "ST-ART-010", "artifacts", None, (2,)),
     ("settings no JSON", content_of(2, b"{"), "ST-ART-010", "artifacts", None, (2,)),
