@@ -202,7 +202,10 @@ class Inputs:
                 column="artifact",
                 hint="send ids made up for the purpose (inputs: synthetic)",
             )
-        elif self.kind == "synthetic" and self._vocabulary is None:
+        needs_ids = self.kind == "synthetic"
+        if self._mode == "token_locked" and self._synthetic_outputs:
+            needs_ids = needs_ids or bool(self._unlocked.any())
+        if needs_ids and self._vocabulary is None:
             yield Finding(
                 "ST-INP-010",
                 "which ids synthetic tokens may have is not known",

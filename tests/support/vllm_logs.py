@@ -15,17 +15,18 @@ MS = 1_000_000
 
 
 class StepLog:
-    """Lines of a step log; times in ms after the server's beginning."""
+    """Lines of a step log; times in ms after the server's beginning. What happens to blocks is not told, unless asked for."""
 
-    def __init__(self, *, rank: int = 0, content: bool = True) -> None:
+    def __init__(self, *, rank: int = 0, content: bool = True, moves: bool = False) -> None:
         self.lines: list[dict[str, Any]] = []
         self.content = content
+        self.moves: list[Any] | None = [] if moves else None
         self.requests = self.steps = 0
         self.put(
             0, kind="server", format="semtrace-vllm-steps", version=1, vllm="0.32.0", rank=rank, pid=1, blocks=60,
             block_size=32, block_bytes=65536, order="fcfs", max_num_seqs=4, max_num_batched_tokens=128,
             max_model_len=512, chunked_prefill=True, prefix_caching=True, long_prefill_token_threshold=0,
-            watermark_blocks=0, reserve_full_isl=True, async_scheduling=False, moves=True,
+            watermark_blocks=0, reserve_full_isl=True, async_scheduling=False, moves=moves,
         )  # fmt: skip
         if content:
             shape = {"layers": 2, "hidden_size": 64, "heads": 2, "kv_heads": 1, "head_dim": 64}
@@ -68,7 +69,7 @@ class StepLog:
         number = self.steps
         self.steps += 1
         self.put(
-            at_ms, kind="step", step=number, entries=entries, preempted=list(preempted), moves=[], free_blocks=50,
+            at_ms, kind="step", step=number, entries=entries, preempted=list(preempted), moves=self.moves, free_blocks=50,
             running=len(entries), waiting=0,
         )  # fmt: skip
         return number
@@ -77,7 +78,7 @@ class StepLog:
         self, at_ms: float, step: int, yielded: list[list[int]], ended: list[list[Any]] | None = None
     ) -> None:
         """A step is computed."""
-        self.put(at_ms, kind="computed", step=step, yielded=yielded, ended=ended or [], moves=[])
+        self.put(at_ms, kind="computed", step=step, yielded=yielded, ended=ended or [], moves=self.moves)
 
     def output(self, number: int, ids: Sequence[int]) -> None:
         """A request's output is told."""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from semtrace.errors import FormatError, UsageError
+from semtrace.live.vllm.names import FORMAT
+from semtrace.live.vllm.steps import read_steps
 from semtrace_adapters.base import ImportOptions, ImportResult, LossReport
-from semtrace_adapters.vllm.plugin_words import FORMAT
-from semtrace_adapters.vllm.step_log import Reader
+from semtrace_adapters.vllm.step_log import read_content
 from semtrace_adapters.vllm.to_trace import TASKS, Conversion, Tasks
 
 if TYPE_CHECKING:
@@ -76,11 +77,12 @@ class VllmAdapter:
                 path=", ".join(map(str, paths)),
                 hint="a step log is what vLLM writes with a recording scheduler (docs/vllm.md)",
             )
-        log = Reader(loss, options.progress).read(logs)
-        conversion = Conversion(log, tasks, least, loss)
+        steps = read_steps(logs)
+        content = read_content(logs, loss, options.progress)
+        conversion = Conversion(steps, content, tasks, least, loss)
         if not conversion.calls:
             raise FormatError(
-                f"no request has ended in it ({len(log.calls)} had begun)",
+                f"no request has ended in it ({len(content.calls)} had begun)",
                 code="vllm.empty",
                 path=str(logs[0]),
                 hint="send requests to the server while it records",
@@ -110,19 +112,10 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _is_log(path: Path) -> bool:
-    """Whether the first lines of a file have a server's, hints aside."""
+    """Whether the first line of a file is a server's."""
     try:
         with path.open("rb") as file:
-            head = file.read(_LOOKED_AT)
-    except OSError:
+            value = orjson.loads(file.readline(_LOOKED_AT))
+    except (OSError, orjson.JSONDecodeError):
         return False
-    for line in head.split(b"\n"):
-        try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            return False
-        if not isinstance(value, dict) or value.get("kind") not in ("server", "hint"):
-            return False
-        if value["kind"] == "server":
-            return value.get("format") == FORMAT
-    return False
+    return isinstance(value, dict) and value.get("kind") == "server" and value.get("format") == FORMAT

@@ -8,314 +8,205 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import orjson
+from pydantic import ValidationError
 
-from semtrace.errors import FormatError, UsageError
-from semtrace_adapters.vllm.plugin_words import FORMAT, VERSION
-from semtrace_adapters.vllm.steps import Steps
+from semtrace.errors import UsageError
+from semtrace.live.vllm.names import sent_id
+from semtrace_adapters.vllm.lines import HintLine, ModelLine, PromptLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from semtrace_adapters.base import LossReport
 
-_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}")
-_CHAT: Final = re.compile(r"(?:chatcmpl|cmpl|embd|pool|score|rerank|responses?|resp)-")
 _SAMPLE: Final = re.compile(r"(\d+)_(.+)")
 
 
 @dataclass
 class Call:
-    """A request to a server.
+    """A request to a server, but for its steps.
 
     Attributes:
         server: the server, from 0.
-        number: its number in the server's log, anew with each start of the server.
         name: its id there.
         prompt_tokens: tokens of its prompt.
-        arrival_ns: when the server had it; Unix time, as all times here.
-        ids: its prompt's ids as little-endian int32; None if they are not known.
+        came_ns: when the scheduler had it.
+        arrival_ns: when the server had it; None if that was not written down.
+        ids: its prompt's ids, the bits of uint32; None if they are not known.
         told: the rest of its line of content; None without one.
-        scheduled_ns, first_token_ns, ended_ns: when it was first scheduled, when its first token was there, when it ended.
+        first_token_ns, ended_ns: when its first token was there, when it ended.
         ended: how, in vLLM's words; None while it has not.
         output_tokens: tokens that it yielded.
         output_ids: their ids; None if they are not known.
-        cached_tokens: prompt tokens that it did not compute when it was first scheduled; None before.
-        preemptions: how often it was preempted.
-        preempted_ns: time between its preemptions and the steps that it came back in, or its end.
         hints: what the client said of it.
+
+    Times are of the server's monotonic clock while the log is read, then Unix times; `arrival_ns` always is one.
     """
 
     server: int
-    number: int
     name: str
     prompt_tokens: int
-    arrival_ns: int
+    came_ns: int
+    arrival_ns: int | None = None
     ids: NDArray[np.int32] | None = None
     told: dict[str, Any] | None = None
-    scheduled_ns: int | None = None
     first_token_ns: int | None = None
     ended_ns: int | None = None
     ended: str | None = None
     output_tokens: int = 0
     output_ids: NDArray[np.int32] | None = None
-    cached_tokens: int | None = None
-    preemptions: int = 0
-    preempted_ns: int = 0
     hints: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def begins_ns(self) -> int:
+        """When the server had it, as far as it is known."""
+        return self.came_ns if self.arrival_ns is None else min(self.arrival_ns, self.came_ns)
 
 
 @dataclass
-class ServerLog:
-    """What the logs of one run of a server say.
+class Content:
+    """What the logs of one run of a server say of requests, but for its steps.
 
     Attributes:
-        facts: the line of each server that began, by server.
         model: name and shape of the model, if they were written down.
-        calls: the requests in the order of their arrival.
-        order: by number that `steps` has of a call, its place in `calls`.
-        steps: what the engines did.
+        calls: the requests in the order in which the logs have them.
         hints: what clients said, by request id.
     """
 
-    facts: dict[int, dict[str, Any]] = field(default_factory=dict)
     model: dict[str, Any] | None = None
     calls: list[Call] = field(default_factory=list)
     hints: dict[str, dict[str, str]] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)
-    steps: Steps = field(default_factory=Steps)
 
 
-def sent_id(name: str, hints: dict[str, dict[str, str]] | None = None) -> str:
-    """The `X-Request-Id` with which a request came, out of the id that the scheduler knows it by.
-
-    vLLM puts the kind of the request before it, and the number of the prompt and eight random digits after it, where it does so.
+def read_content(
+    paths: Sequence[Path], loss: LossReport, progress: Callable[[int, int], None] | None = None
+) -> Content:
+    """Read step logs that `semtrace.live.vllm.steps.read_steps` has found to be such.
 
     Args:
-        name: the scheduler's id.
-        hints: ids that are known to have come: one that is among them is the one.
-    """
-    begin = _CHAT.match(name)
-    bare = name[begin.end() :] if begin else name
-    shorter = [bare]
-    if len(bare) > 9 and _SUFFIX.fullmatch(bare[-9:]):  # a hyphen and eight digits
-        shorter.append(bare[:-9])
-    if begin and not begin[0].startswith("chat"):
-        for each in list(shorter):
-            head, hyphen, number = each.rpartition("-")
-            if hyphen and number.isdigit():
-                shorter.append(head)
-    for each in reversed(shorter):
-        if hints is not None and each in hints:
-            return each
-    return shorter[-1]
-
-
-class Reader:
-    """Reads the logs of one run, file by file.
-
-    Args:
-        loss: told what is no line of a log, and what is of no use.
+        paths: the files of one run, one of each engine.
+        loss: told of lines of ours that are none.
         progress: called with bytes read, and in all.
+
+    Raises:
+        UsageError: a file cannot be read.
     """
-
-    def __init__(self, loss: LossReport, progress: Callable[[int, int], None] | None = None) -> None:
-        self.log = ServerLog()
-        self._loss, self._progress = loss, progress
-        self._read = self._all = 0
-
-    def read(self, paths: list[Path]) -> ServerLog:
-        """Read the files, and put together what they say.
-
-        Raises:
-            UsageError: a file cannot be read.
-            FormatError: a file is no step log, or of a later version.
-        """
-        self._all = sum(path.stat().st_size for path in paths)
-        for path in paths:
-            self._file(path)
-        log = self.log
-        calls = log.calls
-        order = sorted(range(len(calls)), key=lambda at: (calls[at].arrival_ns, calls[at].server, at))
-        log.order = [0] * len(calls)
-        for place, at in enumerate(order):
-            log.order[at] = place
-        log.calls = [calls[at] for at in order]
-        for call in log.calls:
-            told = log.hints.get(sent_id(call.name, log.hints), {})
-            inner = (call.told or {}).get("hints") or {}
-            call.hints = {**told, **{name.removeprefix("semtrace_"): value for name, value in inner.items()}}
-            if (call.told or {}).get("session"):
-                call.hints.setdefault("session", str(call.told["session"]))  # type: ignore[index]
-        return log
-
-    def _file(self, path: Path) -> None:
-        state: _Engine | None = None
+    content = Content()
+    whole, read = sum(path.stat().st_size for path in paths), 0
+    for path in paths:
+        life: _Life | None = None
         try:
             with path.open("rb") as file:
                 for at, line in enumerate(file, 1):
-                    self._read += len(line)
-                    if self._progress is not None and at % 4096 == 0:
-                        self._progress(self._read, self._all)
-                    where = f"{path.name}:{at}"
-                    record = _object(line)
-                    if record is None:
-                        torn = not line.endswith(b"\n")
-                        self._loss.add(
-                            "lines.torn" if torn else "lines.bad",
-                            "lost",
-                            "the last line was being written when the server ended"
-                            if torn
-                            else "a line that is no record",
-                            where=where,
+                    read += len(line)
+                    if progress is not None and at % 4096 == 0:
+                        progress(read, whole)
+                    if not line.endswith(b"\n"):
+                        loss.add(
+                            "lines.torn", "lost", "the last line was being written when the server ended"
                         )
                         continue
-                    kind = record.get("kind")
-                    try:
-                        if kind == "server":
-                            state = self._begin(record, path)
-                        elif kind == "hint":
-                            self._hint(record)
-                        elif state is None:
-                            raise FormatError(
-                                "begins with no line of a server: it is no step log",
-                                code="vllm.log",
-                                path=str(path),
-                                hint="a step log is what vLLM writes with a recording scheduler (docs/vllm.md)",
-                            )
-                        else:
-                            state.take(record, str(kind))
-                    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-                        self._loss.add("lines.bad", "lost", "a line that is no record", where=where)
+                    record = orjson.loads(line)
+                    if record["kind"] == "server":
+                        life = _Life(content, record["rank"])
+                    elif life is not None and not life.take(record):
+                        loss.add("lines.bad", "lost", "a line that is no record", where=f"{path.name}:{at}")
         except OSError as error:
             raise UsageError(
                 f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
             ) from error
-
-    def _begin(self, record: dict[str, Any], path: Path) -> _Engine:
-        if record["format"] != FORMAT or int(record["version"]) > VERSION:
-            raise FormatError(
-                f"is a step log of format {record['format']!s:.40} {record['version']!s:.20}, not {FORMAT} {VERSION}",
-                code="vllm.version",
-                path=str(path),
-                hint="read it with the semtrace that wrote it",
-            )
-        server = int(record["rank"])
-        if server in self.log.facts:
-            self._loss.add(
-                "server.again", "ignored", "the server began anew: its steps are counted on from there"
-            )
-        self.log.facts.setdefault(server, record)
-        return _Engine(self.log, server, record)
-
-    def _hint(self, record: dict[str, Any]) -> None:
-        told = {name: str(record[name]) for name in ("task", "stage", "session", "user") if record.get(name)}
-        self.log.hints[str(record["request"])] = told
+    _hint(content)
+    return content
 
 
-class _Engine:
-    """One start of one server: its requests by number, while its log is read."""
+def _hint(content: Content) -> None:
+    """Give every call what was said of it."""
+    for call in content.calls:
+        sent = sent_id(call.name, content.hints)
+        told = call.told or {}
+        call.hints = dict(content.hints[sent]) if sent is not None else {}
+        call.hints |= {name.removeprefix("semtrace_"): value for name, value in told.get("hints", {}).items()}
+        if told.get("session"):
+            call.hints.setdefault("session", told["session"])
 
-    def __init__(self, log: ServerLog, server: int, record: dict[str, Any]) -> None:
-        self._log, self._server = log, server
-        self._shift = int(record["unix_ns"]) - int(record["monotonic_ns"])
+
+class _Life:
+    """A server from its start on, while its log is read."""
+
+    def __init__(self, content: Content, server: int) -> None:
+        self._content, self._server = content, server
         self._calls: dict[int, Call] = {}
-        self._place: dict[int, int] = {}  # by number, the place among all calls
-        self._steps: dict[int, int] = {}  # by step that is in flight, its number among all
-        self._admitted: dict[int, int] = {}  # by number, the tokens that it had when it was admitted last
-        self._away: dict[int, int] = {}  # by number, since when it is preempted
 
-    def _at(self, record: dict[str, Any]) -> int:
-        """When, in Unix time as the server's clock had it when it began: it does not jump."""
-        return int(record["monotonic_ns"]) + self._shift
+    def take(self, record: dict[str, Any]) -> bool:
+        """Take a line.
 
-    def take(self, record: dict[str, Any], kind: str) -> None:
-        """Take a line."""
+        Returns:
+            whether it is one. Those of steps are: they were read before.
+        """
+        kind = record["kind"]
         if kind == "request":
             call = Call(
-                self._server,
-                int(record["n"]),
-                str(record["id"]),
-                int(record["prompt_tokens"]),
-                self._at(record),
+                self._server, str(record["id"]), int(record["prompt_tokens"]), int(record["monotonic_ns"])
             )
-            self._calls[call.number] = call
-            self._place[call.number] = len(self._log.calls)
-            self._log.calls.append(call)
-        elif kind == "step":
-            self._step(record, self._at(record))
+            self._calls[record["n"]] = call
+            self._content.calls.append(call)
         elif kind == "computed":
-            self._computed(record, self._at(record))
+            self._computed(record, int(record["monotonic_ns"]))
         elif kind == "aborted":
-            at = self._at(record)
             for number in record["requests"]:
-                self._end(number, "abort", at)
-            self._log.steps.move(at, self._server, record["moves"], self._place)
-        elif kind == "reset":
-            self._log.steps.has_moves = False
-        elif kind == "model":
-            self._log.model = record
-        elif kind == "prompt":
-            call = self._calls[record["n"]]
-            ids = record.pop("ids")
-            call.ids = None if ids is None else _ids(ids)
-            call.told = record
-            call.arrival_ns = min(call.arrival_ns, int(record["arrival_unix_ns"]))
-        elif kind == "output":
-            self._calls[record["n"]].output_ids = _ids(record["ids"])
-
-    def _step(self, record: dict[str, Any], at: int) -> None:
-        log = self._log.steps
-        step = None
-        if record["step"] is not None:
-            step = log.begin(self._server, at, int(record["free_blocks"]))
-            self._steps[int(record["step"])] = step
-        for number in record["preempted"]:
-            self._calls[number].preemptions += 1
-            self._away[number] = at
-        for number, how, computed, tokens in record["entries"]:
-            call = self._calls[number]
-            if call.scheduled_ns is None:
-                call.scheduled_ns, call.cached_tokens = at, int(computed)
-            if how != "running":
-                self._admitted[number] = call.prompt_tokens + call.output_tokens
-                call.preempted_ns += at - self._away.pop(number, at)
-            if step is not None:
-                decode = computed >= self._admitted[number]
-                log.enter(step, self._place[number], computed, tokens, decode=decode)
-        log.move(at, self._server, record["moves"], self._place)
+                self._end(number, "abort", int(record["monotonic_ns"]))
+        elif kind in {"model", "prompt", "output", "hint"}:
+            try:
+                self._ours(kind, record)
+            except (ValidationError, KeyError, ValueError, OverflowError):
+                return False
+        return True
 
     def _computed(self, record: dict[str, Any], at: int) -> None:
-        step = self._steps.pop(record["step"], None)
-        if step is not None:
-            self._log.steps.steps["end_ns"][step] = at
         for number, tokens in record["yielded"]:
             call = self._calls[number]
             if call.first_token_ns is None:
                 call.first_token_ns = at
-            call.output_tokens += int(tokens)
+            call.output_tokens += tokens
         for number, reason in record["ended"]:
             self._end(number, str(reason), at)
-        self._log.steps.move(at, self._server, record["moves"], self._place)
 
     def _end(self, number: int, how: str, at: int) -> None:
-        call = self._calls[number]
-        call.ended, call.ended_ns = how, at
-        call.preempted_ns += at - self._away.pop(number, at)
+        self._calls[number].ended, self._calls[number].ended_ns = how, at
 
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
+    def _ours(self, kind: str, record: dict[str, Any]) -> None:
+        """A line that the recording scheduler has of us, or of a client."""
+        if kind == "hint":
+            hint = HintLine.model_validate(record)
+            told = hint.model_dump(include={"task", "stage", "session", "user"}, exclude_none=True)
+            self._content.hints[hint.request] = told
+        elif kind == "model":
+            self._content.model = ModelLine.model_validate(record).model_dump(exclude={"kind"})
+        elif kind == "output":
+            self._calls[record["n"]].output_ids = _ids(record["ids"])
+        else:
+            call, ids = self._calls[record["n"]], record.pop("ids")
+            line = PromptLine.model_validate(record)
+            if ids is not None and len(ids) != call.prompt_tokens:
+                raise ValueError("not as many token ids as tokens")
+            call.ids = None if ids is None else _ids(ids)
+            call.arrival_ns = line.arrival_unix_ns
+            call.told = line.model_dump()
 
 
 def _ids(values: list[int]) -> NDArray[np.int32]:
-    return np.array(values, dtype=np.int64).astype(np.uint32).view(np.int32)
+    """Token ids.
+
+    Raises:
+        ValueError: one is none.
+    """
+    ids = np.array(values if isinstance(values, list) else None)
+    if ids.ndim != 1 or (len(ids) and (ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= 1 << 32)):
+        raise ValueError("token ids are whole numbers below 2^32")
+    return ids.astype(np.uint32).view(np.int32)
 
 
 def samples(calls: list[Call]) -> set[int]:

@@ -10,13 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from semtrace.build import TraceBuilder
-from semtrace.records.columns import Columns
+from semtrace.live.vllm.steps import join
+from semtrace.records.columns import NULL, Columns
 from semtrace.records.enums import (
     ContentLevel,
     EventOutcome,
     FinishReason,
     OperationKind,
     OperationStatus,
+    Phase,
     Role,
 )
 from semtrace.records.execution import Backend, Execution
@@ -25,16 +27,16 @@ from semtrace.records.media import TOKEN_IDS_TYPE
 from semtrace_adapters.base import finish
 from semtrace_adapters.vllm.matching import Matches, Said, match
 from semtrace_adapters.vllm.step_log import samples
-from semtrace_adapters.vllm.steps import Tables, tables
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from numpy.typing import NDArray
 
+    from semtrace.live.vllm.steps import ServerSteps
     from semtrace.records.trace import Trace
     from semtrace_adapters.base import LossReport
-    from semtrace_adapters.vllm.step_log import Call, ServerLog
+    from semtrace_adapters.vllm.step_log import Call, Content
 
 Tasks = Literal["hints", "requests", "matched", "one"]
 TASKS: Final[tuple[Tasks, ...]] = ("hints", "requests", "matched", "one")
@@ -44,7 +46,7 @@ _FINISH: Final = {
     "length": FinishReason.LENGTH,
     "abort": FinishReason.ABORT,
 }
-_DETAIL: Final = ("steps", "step_runs", "blocks")
+_STEPS: Final = ("steps", "step_runs")
 _EXACT: Final = 1 << 53
 _FACTS: Final = (
     "blocks",
@@ -65,20 +67,28 @@ class Conversion:
     """Makes the trace of one run of a server.
 
     Args:
-        log: what the server wrote down.
+        steps: what its schedulers did.
+        content: what requests held, in the same order.
         tasks: what makes requests one task.
         least: tokens that an output must have to be looked for in later prompts.
         loss: told what could not be known.
+
+    Attributes:
+        calls: the calls that become operations, in the order of their arrival; times are Unix times.
     """
 
-    def __init__(self, log: ServerLog, tasks: Tasks, least: int, loss: LossReport) -> None:
-        self._log, self._tasks, self._least, self._loss = log, tasks, least, loss
-        self._places = self._usable()
-        self.calls: list[Call] = [log.calls[at] for at in self._places]
-        self.origin = min((call.arrival_ns for call in self.calls), default=0)
+    def __init__(
+        self, steps: ServerSteps, content: Content, tasks: Tasks, least: int, loss: LossReport
+    ) -> None:
+        self._steps, self._content = steps, content
+        self._tasks, self._least, self._loss = tasks, least, loss
+        places = self._usable()
+        self._set_clocks(places)
+        self._places = sorted(places, key=lambda at: (content.calls[at].begins_ns, at))
+        self.calls: list[Call] = [content.calls[at] for at in self._places]
+        self.origin = min((call.begins_ns for call in self.calls), default=0)
         self._built = TraceBuilder(origin_unix_ns=self.origin or None, content_level=ContentLevel.TOKEN_IDS)
-        self.rows: list[int] = []
-        """By call, its operation."""
+        self._rows: list[int] = []  # by call, its operation
 
     def run(self) -> tuple[Trace, Execution]:
         """The trace, and the run as it was recorded."""
@@ -94,7 +104,7 @@ class Conversion:
             self._input(at, found.get(at, Matches()), provisional)
         self._remark(found)
         built = finish(made, self._loss)
-        self.rows = [built.ids["operations"][row] for row in provisional]
+        self._rows = [built.ids["operations"][row] for row in provisional]
         assert built.execution is not None  # every call has times  # noqa: S101
         return built.trace, self._execution(built.execution)
 
@@ -102,8 +112,8 @@ class Conversion:
 
     def _usable(self) -> list[int]:
         """The places of the calls that become operations."""
-        log = self._log
-        several = samples(log.calls)
+        calls = self._content.calls
+        several = samples(calls)
         if several:
             self._loss.add(
                 "requests.samples",
@@ -111,8 +121,8 @@ class Conversion:
                 "an answer to a request with several (n above 1), which a trace of version 1 cannot say: left out [ST-PROD-007]",
                 count=len(several),
             )
-        kept = [at for at in range(len(log.calls)) if at not in several]
-        open_ = sum(log.calls[at].ended is None for at in kept)
+        kept = [at for at in range(len(calls)) if at not in several]
+        open_ = sum(calls[at].ended is None for at in kept)
         if open_:
             self._loss.add(
                 "requests.open",
@@ -120,7 +130,20 @@ class Conversion:
                 "a request that had not ended when recording did: left out",
                 count=open_,
             )
-        return [at for at in kept if log.calls[at].ended is not None]
+        return [at for at in kept if calls[at].ended is not None]
+
+    def _set_clocks(self, places: list[int]) -> None:
+        """Make Unix times of the times of calls, as the steps of the run will have them (ST-VLM-016)."""
+        ahead: dict[int, list[int]] = defaultdict(list)
+        for at in places:
+            ahead[self._content.calls[at].server].append(self._steps.ahead_ns[at])
+        middle = {server: sorted(each)[len(each) // 2] for server, each in ahead.items()}
+        for at in places:
+            call = self._content.calls[at]
+            by = middle[call.server]
+            call.came_ns += by
+            call.first_token_ns = None if call.first_token_ns is None else call.first_token_ns + by
+            call.ended_ns = None if call.ended_ns is None else call.ended_ns + by
 
     def _owners(self) -> tuple[list[int], list[str]]:
         """By call its task, and the names of tasks; tasks in the order of their first calls."""
@@ -164,7 +187,7 @@ class Conversion:
             call = self.calls[at]
             generated = self._kind(call) is OperationKind.LLM
             made.append(
-                Said(at, call.arrival_ns, call.ended_ns, call.ids, call.output_ids if generated else None)
+                Said(at, call.begins_ns, call.ended_ns, call.ids, call.output_ids if generated else None)
             )
         return made
 
@@ -206,8 +229,8 @@ class Conversion:
             session=self._inside("session", task, call, inner),
             model=self._model(told),
             status=status,
-            started_ns=call.arrival_ns - self.origin,
-            duration_ns=(call.ended_ns or call.arrival_ns) - call.arrival_ns if needs_duration else None,
+            started_ns=call.begins_ns - self.origin,
+            duration_ns=(call.ended_ns or call.begins_ns) - call.begins_ns if needs_duration else None,
             prompt_tokens=call.prompt_tokens,
             output_tokens=call.output_tokens if generated else None,
             finish_reason=_FINISH.get(str(call.ended)) if generated else None,
@@ -218,11 +241,9 @@ class Conversion:
         made.observe(
             row,
             outcome=EventOutcome.ERROR if failed else None,
-            cached_tokens=call.cached_tokens,
             attempts=1,
             request_id=call.name,
-            submitted_ns=call.arrival_ns - self.origin,
-            scheduled_ns=self._after(call.scheduled_ns),
+            submitted_ns=call.begins_ns - self.origin,
             first_token_ns=self._after(call.first_token_ns) if generated else None,
             finished_ns=self._after(call.ended_ns),
         )
@@ -247,7 +268,7 @@ class Conversion:
         return found
 
     def _model(self, told: dict[str, Any]) -> int | None:
-        model = self._log.model
+        model = self._content.model
         if model is None:
             return None
         if told.get("adapter"):
@@ -405,82 +426,56 @@ class Conversion:
 
     def _execution(self, native: Execution) -> Execution:
         """The native run, with what a server knows of it."""
-        count = native.events.rows
-        first = self._log.facts[min(self._log.facts)]
-        detail = self._detail(count, first.get("block_bytes"))
-        columns: dict[str, list[int | None]] = {
-            name: [None] * count
-            for name in (
-                "preemptions",
-                "preempted_ns",
-                "server",
-                "finish_reason",
-                "cached_tokens",
-                "computed_prompt_tokens",
-            )
-        }
-        for call, row in zip(self.calls, self.rows, strict=True):
-            columns["preemptions"][row] = call.preemptions
-            columns["preempted_ns"][row] = call.preempted_ns
-            columns["server"][row] = call.server
-            columns["cached_tokens"][row] = call.cached_tokens
-            if detail.told and call.scheduled_ns is not None:
-                columns["computed_prompt_tokens"][row] = int(detail.prefill[row])
-            if self._kind(call) is OperationKind.LLM:
-                reason = _FINISH.get(str(call.ended))
-                columns["finish_reason"][row] = None if reason is None else int(reason)
-        table = native.events.data
-        for name, values in columns.items():
-            at = table.schema.get_field_index(name)
-            table = table.set_column(
-                at, table.schema.field(at), pa.array(values, table.schema.field(at).type)
-            )
-        settings = {name: first.get(name) for name in _FACTS}
-        header = native.header.model_copy(
+        reasons: list[int | None] = [None] * native.events.rows
+        for call, row in zip(self.calls, self._rows, strict=True):
+            reason = _FINISH.get(str(call.ended))
+            if reason is not None and self._kind(call) is OperationKind.LLM:
+                reasons[row] = int(reason)
+        events = Columns(EVENTS, _with(native.events.data, "finish_reason", reasons))
+        event = np.full(len(self._steps.names), NULL, dtype=np.int64)
+        event[self._places] = self._rows
+        made = join(replace(native, tables={**native.tables, "events": events}), self._steps, event)
+        first = self._steps.servers[min(self._steps.servers)]
+        header = made.header.model_copy(
             update={
                 "measured_at": "server",
-                "backend": Backend(name="vllm", version=str(first.get("vllm")), settings=settings),
-                "detail": [name for name in _DETAIL if name in detail.tables],
-                "environment": {"servers": len(self._log.facts)},
+                "backend": Backend(
+                    name="vllm",
+                    version=str(first.get("vllm")),
+                    settings={name: first.get(name) for name in _FACTS},
+                ),
             }
         )
-        made = {name: Columns(EXECUTION_TABLE[name], each) for name, each in detail.tables.items()}
-        return replace(
-            native, header=header, tables={**native.tables, **made, "events": Columns(EVENTS, table)}
-        )
-
-    def _detail(self, events: int, block_bytes: int | None) -> Tables:
-        """The steps and the blocks of the run."""
-        log = self._log
-        event = np.full(len(log.calls) + 1, -1, dtype=np.int64)
-        event[self._places] = self.rows
-        total = [call.prompt_tokens + max(call.output_tokens, 1) - 1 for call in log.calls]
-        order = np.array([*log.order, len(log.calls)], dtype=np.int64)  # the last one stands for no call
-        made = tables(
-            log.steps,
-            event[order],
-            np.array([*total, 0], dtype=np.int64)[order],
-            events,
-            self.origin,
-            block_bytes,
-        )
-        if not made.told:
-            self._loss.add(
-                "steps.several",
-                "lost",
-                "steps that generate several tokens of a request at once, which the table of steps cannot say: none are recorded",
-            )
-        elif made.left_out:
-            self._loss.add(
-                "steps.partial",
-                "lost",
-                "a request's part of a step that is not told: of a request that is left out, or whose tokens were discarded",
-                count=made.left_out,
-            )
-        if not log.steps.has_moves:
+        if not self._steps.has_moves:
             self._loss.add(
                 "blocks.unknown",
                 "unknown",
-                "what became of blocks was not written down from some time on: not recorded",
+                "what became of blocks was not all written down: it is not recorded",
             )
-        return made
+        return self._told(replace(made, header=header))
+
+    def _told(self, made: Execution) -> Execution:
+        """The execution without its steps, where the table cannot say them."""
+        runs = made["step_runs"]
+        several = (runs.ints("phase") == Phase.DECODE) & (runs.ints("tokens_per_step") > 1)
+        if not several.any():
+            return made
+        self._loss.add(
+            "steps.several",
+            "lost",
+            "steps that generate several tokens of a request at once, which the table of steps cannot say: none are recorded",
+        )
+        empty = {name: Columns(EXECUTION_TABLE[name], EXECUTION_TABLE[name].empty()) for name in _STEPS}
+        unknown = _with(made.events.data, "computed_prompt_tokens", [None] * made.events.rows)
+        detail = [name for name in made.header.detail if name not in _STEPS]
+        return replace(
+            made,
+            header=made.header.model_copy(update={"detail": detail}),
+            tables={**made.tables, **empty, "events": Columns(EVENTS, unknown)},
+        )
+
+
+def _with(data: pa.Table, name: str, values: list[int | None]) -> pa.Table:
+    """A table with other values in a column."""
+    at = data.schema.get_field_index(name)
+    return data.set_column(at, data.schema.field(at), pa.array(values, data.schema.field(at).type))

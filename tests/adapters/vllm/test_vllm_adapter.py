@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tomllib
 from importlib import import_module
@@ -27,7 +28,6 @@ from semtrace.records.enums import (
 from semtrace_adapters.base import ImportOptions, ImportResult
 from semtrace_adapters.record import app
 from semtrace_adapters.vllm import ADAPTER
-from semtrace_adapters.vllm.step_log import sent_id
 from support.vllm_logs import MS, START, StepLog
 
 
@@ -147,7 +147,7 @@ def test_tasks_stages_and_sessions_are_those_that_clients_named(path: Path):
     log.serve(30, draw(3, 9), draw(4, 3), name="chatcmpl-b-0123abcd", hints={"semtrace_task": "two"})
     log.serve(50, draw(5, 9), draw(6, 3), name="cmpl-c-0")
     log.serve(70, draw(7, 9), draw(8, 3), name="cmpl-d-0", session="talk")
-    log.lines.insert(0, {"kind": "hint", "request": "a", "task": "one", "stage": "plan", "session": "writer"})
+    log.lines.insert(1, {"kind": "hint", "request": "a", "task": "one", "stage": "plan", "session": "writer"})
     log.lines.append({"kind": "hint", "request": "b", "session": "critic", "user": "anna"})
     log.lines.append({"kind": "hint", "request": "c", "user": "anna"})
     log.write(path)
@@ -166,23 +166,6 @@ def test_tasks_stages_and_sessions_are_those_that_clients_named(path: Path):
     assert alone.trace["sessions"].rows == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "known", "expected"),
-    [
-        ("cmpl-semtrace-0-1-0", {}, "semtrace-0-1"),
-        ("cmpl-semtrace-0-1-0-0a1b2c3d", {}, "semtrace-0-1"),
-        ("chatcmpl-semtrace-0-1", {}, "semtrace-0-1"),
-        ("chatcmpl-semtrace-0-1-0a1b2c3d", {}, "semtrace-0-1"),
-        ("chatcmpl-x-00000001", {"x-00000001": {}}, "x-00000001"),
-        ("chatcmpl-x-00000001", {"x": {}}, "x"),
-        ("cmpl-x-5-0", {"x-5": {}}, "x-5"),
-        ("other", {}, "other"),
-    ],
-)
-def test_the_id_that_a_client_sent_is_found_in_the_schedulers(name: str, known: Any, expected: str):
-    assert sent_id(name, known) == expected
-
-
 def test_a_plain_step_log_gives_counts_alone(path: Path):
     log = StepLog(content=False)
     log.serve(10, 40, draw(2, 3))
@@ -192,7 +175,7 @@ def test_a_plain_step_log_gives_counts_alone(path: Path):
     assert (row["prompt_tokens"], row["output_tokens"], row["output_token_ids"]) == (40, 3, None)
     assert result.trace.segments.rows == 0
     assert result.trace["models"].rows == 0
-    assert losses(result) == {"clients.unknown": 1, "ids.unknown": 1, "tasks.one": 1}
+    assert losses(result) == {"blocks.unknown": 1, "clients.unknown": 1, "ids.unknown": 1, "tasks.one": 1}
 
 
 def test_preemptions_aborts_errors_and_what_goes_on(path: Path):
@@ -205,7 +188,7 @@ def test_preemptions_aborts_errors_and_what_goes_on(path: Path):
     log.step(16, [[two, "running", 9, 1]], preempted=[one])
     step = log.step(18, [[one, "resumed", 0, 10]])
     log.computed(20, step, [[one, 1]])
-    log.put(22, kind="aborted", requests=[one], moves=[])
+    log.put(22, kind="aborted", requests=[one], moves=None)
     log.computed(23, 1, [], [[two, "error"]])
     log.output(one, draw(5, 2))
     log.output(two, draw(6, 1))
@@ -264,7 +247,7 @@ def test_engines_of_one_server_are_read_together(tmp_path: Path):
     assert result.sources == paths
     assert result.execution is not None
     assert result.execution.events.ints("server").tolist() == [1, 0]
-    assert result.execution.header.environment["servers"] == 2
+    assert sorted(result.execution.header.environment["vllm_steps"]["servers"]) == ["0", "1"]
     assert losses(result)["files.other"] == 1
 
 
@@ -276,26 +259,46 @@ def test_a_server_that_began_anew_numbers_anew(path: Path):
     log.write(path)
     result = read(path)
     assert result.trace.operations.rows == 2
-    assert losses(result)["server.again"] == 1
+    assert result.execution is not None
+    assert result.execution["steps"].ints("index").tolist() == [0, 1, 2, 3, 4, 5]
+    assert losses(result)["blocks.unknown"] == 1
 
 
-def test_a_torn_last_line_and_lines_that_are_none_are_reported(path: Path):
+def test_a_torn_last_line_and_lines_of_ours_that_are_none_are_reported(path: Path):
     log = StepLog()
     log.serve(10, draw(1, 9), draw(2, 3))
     log.write(path)
     text = path.read_text("utf-8")
-    path.write_text(text + 'none\n{"kind":"output","n":77,"ids":[]}\n{"kind":"st', "utf-8")
+    bad = [
+        {"kind": "output", "n": 77, "ids": []},
+        {"kind": "output", "n": 0, "ids": [1.5, 2]},
+        {"kind": "output", "n": 0, "ids": [-1, 2]},
+        {"kind": "output", "n": 0, "ids": [1 << 32]},
+        {"kind": "output", "n": 0, "ids": "12"},
+        {"kind": "prompt", "n": 0, "ids": [1], "arrival_unix_ns": 5},
+        {"kind": "prompt", "n": 0, "ids": None, "arrival_unix_ns": -5},
+        {"kind": "hint", "request": 5, "task": "t"},
+        {"kind": "model", "name": "m", "layers": "two"},
+    ]
+    path.write_text(text + "".join(json.dumps(each) + "\n" for each in bad) + '{"kind":"st', "utf-8")
     result = read(path)
     found = losses(result)
-    assert (found["lines.bad"], found["lines.torn"]) == (2, 1)
-    where = {loss.code: loss.where for loss in result.loss}
-    count = len(text.splitlines())
-    assert where["lines.bad"] == [f"steps.jsonl:{count + 1}", f"steps.jsonl:{count + 2}"]
+    assert (found["lines.bad"], found["lines.torn"]) == (len(bad), 1)
+    where = next(loss.where for loss in result.loss if loss.code == "lines.bad")
+    assert where[0] == f"steps.jsonl:{len(text.splitlines()) + 1}"
+
+
+def test_a_line_of_the_scheduler_that_is_none_is_refused(path: Path):
+    log = StepLog()
+    log.serve(10, draw(1, 9), draw(2, 3))
+    log.write(path)
+    path.write_text(path.read_text("utf-8") + "none\n", "utf-8")
+    with pytest.raises(FormatError, match="is no record of a step log"):
+        ADAPTER.read([path], ImportOptions())
 
 
 def test_detection(path: Path, tmp_path: Path):
     log = StepLog()
-    log.lines.insert(0, {"kind": "hint", "request": "a", "task": "one"})
     log.write(path)
     assert ADAPTER.detect([path]) == 100
     assert ADAPTER.detect([tmp_path]) == 100
@@ -324,17 +327,8 @@ def test_what_is_refused(path: Path):
             ADAPTER.read([path], ImportOptions(values=values))
     log.lines[0]["version"] = 2
     log.write(path)
-    with pytest.raises(FormatError, match="semtrace-vllm-steps 2, not semtrace-vllm-steps 1"):
+    with pytest.raises(FormatError, match="of version 2"):
         ADAPTER.read([path], ImportOptions())
-
-
-def test_the_words_of_the_format_are_those_that_the_scheduler_writes():
-    import semtrace.live
-    from semtrace_adapters.vllm.plugin_words import FORMAT, VERSION
-
-    written = (Path(semtrace.live.__file__).parent / "vllm" / "recorder.py").read_text("utf-8")
-    assert f'FORMAT: Final = "{FORMAT}"' in written
-    assert f"VERSION: Final = {VERSION}\n" in written
 
 
 def test_commands_are_told_of_it():

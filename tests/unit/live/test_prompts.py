@@ -212,6 +212,8 @@ def test_outputs_without_ids_are_not_locked_unless_asked_for():
     assert inputs.output_ids(1) is None
     asked = Inputs(trace, mode="token_locked", synthetic_outputs=True, vocabulary=VOCABULARY)
     assert asked.findings() == []
+    unsaid = Inputs(trace, mode="token_locked", synthetic_outputs=True)
+    assert requirements(unsaid) == ["ST-INP-010"]
     recorded, synthetic = asked.output_ids(0), asked.output_ids(1)
     assert recorded is not None
     assert synthetic is not None
