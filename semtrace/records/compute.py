@@ -35,3 +35,9 @@ def distinct(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """A column as positions in a list of its distinct values, and the list."""
     encoded = call_function("dictionary_encode", [column])
     return encoded.indices, encoded.dictionary
+
+
+def is_known(column: pa.Array) -> NDArray[np.bool_]:
+    """Which rows of a column are not null."""
+    mask: NDArray[np.bool_] = call_function("is_valid", [column]).to_numpy(zero_copy_only=False)
+    return mask

@@ -15,6 +15,7 @@ from semtrace.errors import OtherWorkError, ReplayError, UnsupportedError, Usage
 from semtrace.graph.legality import judge
 from semtrace.graph.resolve import resolve
 from semtrace.records.columns import NULL
+from semtrace.records.compute import is_known
 from semtrace.records.enums import EventOutcome, Evidence, OperationKind, Outcome
 from semtrace.records.execution import Execution, ExecutionHeader
 from semtrace.records.execution_tables import EVENTS, INSTANCES
@@ -296,7 +297,7 @@ def _integers(values: Sequence[int] | NDArray[np.int64]) -> np.ndarray[Any, np.d
 
 def _nullable(values: Sequence[int] | NDArray[np.int64], kind: pa.DataType) -> pa.Array:
     array = _integers(values)
-    return pa.array(np.maximum(array, 0), mask=array == NULL).cast(kind)
+    return pa.array(np.maximum(array, 0), kind, mask=array == NULL)
 
 
 def _execution(header: ExecutionHeader, ran: Ran, copies: Instances) -> Execution:
@@ -305,10 +306,10 @@ def _execution(header: ExecutionHeader, ran: Ran, copies: Instances) -> Executio
     unfinished = np.bincount(instance[outcome == EventOutcome.UNFINISHED], minlength=len(copies.task))
     rows = pa.Table.from_arrays(
         [
-            pa.array(copies.task).cast(pa.uint32()),
-            pa.array(copies.copy).cast(pa.uint32()),
+            pa.array(copies.task, pa.uint32()),
+            pa.array(copies.copy, pa.uint32()),
             _nullable(ran.arrival_ns, pa.int64()),
-            pa.array(np.where(unfinished == 0, Outcome.SUCCESS, Outcome.UNKNOWN)).cast(pa.uint8()),
+            pa.array(np.where(unfinished == 0, Outcome.SUCCESS, Outcome.UNKNOWN), pa.uint8()),
         ],
         schema=INSTANCES.arrow,
     )
@@ -316,9 +317,9 @@ def _execution(header: ExecutionHeader, ran: Ran, copies: Instances) -> Executio
         name: pa.nulls(len(outcome), kind)
         for name, kind in zip(EVENTS.arrow.names, EVENTS.arrow.types, strict=True)
     }
-    arrays["instance"] = pa.array(instance).cast(pa.uint32())
-    arrays["operation"] = pa.array(_integers(ran.operation)).cast(pa.uint32())
-    arrays["outcome"] = pa.array(outcome).cast(pa.uint8())
+    arrays["instance"] = pa.array(instance, pa.uint32())
+    arrays["operation"] = pa.array(_integers(ran.operation), pa.uint32())
+    arrays["outcome"] = pa.array(outcome, pa.uint8())
     for name, values in ran.columns.items():
         arrays[name] = _nullable(values, arrays[name].type)
     for name, by_event in (("request_id", ran.request_id), ("output_ids", ran.output_ids)):
@@ -326,8 +327,8 @@ def _execution(header: ExecutionHeader, ran: Ran, copies: Instances) -> Executio
             told = [by_event.get(event) for event in range(len(outcome))]
             arrays[name] = pa.array(told, arrays[name].type)
     for name in TIMES:
-        known = arrays[name].is_valid()
+        known = is_known(arrays[name])
         evidence = np.where(known, Evidence.OBSERVED, Evidence.MISSING)
-        arrays[name.replace("_ns", "_evidence")] = pa.array(evidence).cast(pa.uint8())
+        arrays[name.replace("_ns", "_evidence")] = pa.array(evidence, pa.uint8())
     events = pa.Table.from_arrays(list(arrays.values()), schema=EVENTS.arrow)
     return Execution.from_arrow(header, {"instances": rows, "events": events, **ran.detail}, ran.content)

@@ -11,6 +11,8 @@ import typer
 
 import semtrace
 from semtrace.cli.main import COMMANDS, build
+from semtrace.store.bundle import write_bundle
+from support.graphs import graph
 
 
 def names(app: typer.Typer) -> list[str]:
@@ -41,6 +43,29 @@ def test_a_check_begins_without_what_it_does_not_need():
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == ""
+
+
+def loaded(*words: object) -> set[str]:
+    """The modules that are there when a command ends."""
+    script = (
+        "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
+        "from semtrace.cli import main; main()"
+    )
+    command = [sys.executable, "-c", script, *map(str, words)]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stderr.split())
+
+
+def test_commands_load_only_what_they_use(tmp_path):
+    trace, execution = tmp_path / "t.semtrace", tmp_path / "e.semtrace"
+    write_bundle(
+        trace, graph({"operations": [{"name": "a", "kind": "llm", "prompt": 40, "output": 20}]}).trace
+    )
+    never = {"pyarrow.compute", "asyncio", "http.client", "numba"}
+    checked = loaded("check", trace)
+    assert "semtrace.check" in checked
+    assert checked & {*never, "rich", "yaml", "semtrace.engine", "semtrace.replay"} == set()
+    assert loaded("--help") & {*never, "numpy", "pyarrow", "yaml"} == set()
+    assert loaded("replay", trace, "--engine", "qwen3-8b-a100", "-o", execution) & never == set()
 
 
 @pytest.mark.parametrize("words", [["--version"], ["seal", "a.stsl", "-o", "b"], ["--help"]])
