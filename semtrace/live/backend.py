@@ -188,7 +188,7 @@ class HttpBackend:
             code="live.lock",
             path=self._target.url,
             requirement="ST-LIV-021",
-            hint="start vLLM with --logits-processors semtrace.live.vllm.plugin:ForcedTokens or with --enable-trace-replay, "
+            hint="start vLLM with --logits-processors semtrace.live.vllm.plugin:ForcedTokens or with --enable-trace-replay --enable-scale-out, "
             "or replay with --mode length_locked",
         )
 

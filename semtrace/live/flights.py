@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 import time
 from array import array
 from collections import Counter, OrderedDict
@@ -301,8 +302,6 @@ class Flights:
 
 def little_endian(ids: array[int]) -> bytes:
     """Token ids as artifacts hold them: 32 bits each, little-endian."""
-    import sys
-
     if sys.byteorder == "big":
         ids = array("I", ids)
         ids.byteswap()
