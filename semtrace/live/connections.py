@@ -210,7 +210,8 @@ class Pool:
         if connection is None:
             self._waiting = deque(each for each in self._waiting if each[0] is not receiver)
             return
-        if connection.receiver is receiver or self._setting_up.get(connection.fd, (None,))[0] is receiver:  # type: ignore[index]
+        held = self._setting_up.get(connection.fd)
+        if connection.receiver is receiver or (held is not None and held[0] is receiver):
             connection.receiver = None
             self._forget(connection)
             self._serve_waiting()

@@ -51,11 +51,13 @@ def _arrivals(instances: Instances, longest: NDArray[np.int64]) -> NDArray[np.in
     arrival = instances.arrival_ns.copy()
     if not instances.users:
         return arrival
-    free = [0] * instances.users
-    for each in instances.sending_order.tolist():
-        at = heapq.heappop(free)
-        arrival[each] = at
-        heapq.heappush(free, at + int(longest[instances.task[each]]) + instances.think_ns)
+    answered: list[int] = []
+    for at, each in enumerate(instances.sending_order.tolist()):
+        if at >= instances.users:
+            arrival[each] = heapq.heappop(answered) + instances.think_ns
+        elif arrival[each] == NULL:
+            arrival[each] = 0
+        heapq.heappush(answered, int(arrival[each] + longest[instances.task[each]]))
     return arrival
 
 

@@ -131,6 +131,18 @@ def test_users_send_the_next_task_when_they_have_their_answer():
     seen = run_of({"operations": CHAIN}, copies=4, arrivals={"kind": "closed_loop", "users": 2})
     assert sorted(seen[:6]) == [(each, name) for each in (0, 1) for name in ("a", "b", "c")]
     assert {each for each, _ in seen[6:]} == {2, 3}
+    slow = {"kind": "closed_loop", "users": 2, "ramp_ns": 60_000 * MS}
+    assert [each for each, _ in run_of({"operations": CHAIN}, copies=3, arrivals=slow)] == [
+        0,
+        0,
+        0,
+        2,
+        2,
+        2,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_every_request_is_in_the_order_once_whatever_the_tasks():
@@ -194,7 +206,7 @@ def test_locks_in_their_three_ways():
         "trace_decode_token_ids": [8, 9],
     }
     _, _, body = members_of(asker_of(trace, Form("m", lock="annotation"), mode="token_locked"))
-    assert body["nvext"] == {"annotations": ["output_replay_id:semtrace-0"]}
+    assert body["nvext"]["annotations"] == ["output_replay_id:semtrace-0"]
 
 
 def test_members_that_the_server_refuses_are_not_sent():
