@@ -119,6 +119,10 @@ def read_content(
                 f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
             ) from error
     _hint(content)
+    for call in content.calls:
+        if call.output_ids is not None and len(call.output_ids) != call.output_tokens:
+            call.output_ids = None
+            loss.add("outputs.ids", "lost", "an output of which not as many ids as tokens were written down")
     return content
 
 
@@ -158,10 +162,10 @@ class _Life:
         elif kind == "aborted":
             for number in record["requests"]:
                 self._end(number, "abort", int(record["monotonic_ns"]))
-        elif kind in {"model", "prompt", "output", "hint"}:
+        elif kind in ("model", "prompt", "output", "hint"):
             try:
                 self._ours(kind, record)
-            except (ValidationError, KeyError, ValueError, OverflowError):
+            except (ValidationError, KeyError, TypeError, ValueError, OverflowError):
                 return False
         return True
 

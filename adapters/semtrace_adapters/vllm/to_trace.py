@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from semtrace.build import TraceBuilder
+from semtrace.errors import FormatError
 from semtrace.live.vllm.steps import join
 from semtrace.records.columns import NULL, Columns
 from semtrace.records.enums import (
@@ -236,7 +237,7 @@ class Conversion:
             finish_reason=_FINISH.get(str(call.ended)) if generated else None,
             settings=self._settings(told.get("sampling")),
         )
-        if generated and call.output_ids is not None and len(call.output_ids) == call.output_tokens:
+        if generated and call.output_ids is not None:
             made.update_operation(row, output_token_ids=self._ids(call.output_ids))
         made.observe(
             row,
@@ -434,7 +435,14 @@ class Conversion:
         events = Columns(EVENTS, _with(native.events.data, "finish_reason", reasons))
         event = np.full(len(self._steps.names), NULL, dtype=np.int64)
         event[self._places] = self._rows
-        made = join(replace(native, tables={**native.tables, "events": events}), self._steps, event)
+        try:
+            made = join(replace(native, tables={**native.tables, "events": events}), self._steps, event)
+        except (pa.ArrowInvalid, OverflowError) as error:
+            raise FormatError(
+                f"a number in the log is out of range: {error!s:.80}",
+                code="vllm.value",
+                hint="the log was changed after it was written",
+            ) from error
         first = self._steps.servers[min(self._steps.servers)]
         header = made.header.model_copy(
             update={

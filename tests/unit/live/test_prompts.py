@@ -76,9 +76,15 @@ def test_ids_that_the_server_does_not_know_are_a_finding():
     assert requirements(Inputs(trace, kind="token_ids", known_ids=10)) == []
     (finding,) = Inputs(trace, kind="token_ids", known_ids=9).findings()
     assert (finding.requirement, finding.rows) == ("ST-INP-004", (1,))  # the output that it inherits has a 9
-    (finding,) = Inputs(
-        trace, kind="token_ids", known_ids=9, mode="token_locked", synthetic_outputs=True
-    ).findings()
+    locked = Inputs(
+        trace,
+        kind="token_ids",
+        known_ids=9,
+        mode="token_locked",
+        synthetic_outputs=True,
+        vocabulary=VOCABULARY,
+    )
+    (finding,) = locked.findings()
     assert (finding.requirement, finding.rows) == ("ST-INP-004", (0, 1))
     assert Inputs(trace, vocabulary=Vocabulary(first=0, size=9)).kind == "synthetic"
 
