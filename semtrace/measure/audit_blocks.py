@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from semtrace.engine.tier_document import TiersDocument, tier_blocks
 from semtrace.measure.audit_steps import OF_ALL as STEP_RULES
 from semtrace.measure.block_moves import LOST, MOST, UNTOLD, BlockMoves
-from semtrace.measure.recorded_engine import recorded
+from semtrace.measure.recorded_engine import Memory, recorded
 from semtrace.measure.slots import ranges
 from semtrace.policies.interface import TierName
 from semtrace.records.columns import NULL
@@ -37,13 +36,13 @@ class BlockCase:
 
     Attributes:
         case: what is audited.
-        engine: the simulated engine.
-        steps: its steps; None where they were not recorded, or cannot be judged.
+        memory: the memory that they are of.
+        steps: the steps; None where they were not recorded, or cannot be judged.
         moves: what happened to its blocks.
     """
 
     case: Case
-    engine: Engine
+    memory: Memory
     steps: StepCase | None
     moves: BlockMoves
 
@@ -81,25 +80,26 @@ class BlockCase:
 
 
 def judge_blocks(case: Case, engine: Engine | None, steps: StepCase | None) -> BlockCase | None:
-    """All rules on blocks (ST-AUD-071 to ST-AUD-079), where an engine recorded them.
+    """All rules on blocks (ST-AUD-071 to ST-AUD-079), where an engine recorded them, or a server's record was joined (ST-VLM-017).
 
     Returns:
         What was found; None where there are none to judge, or what happened to them is not possible.
     """
     table = case.slots.execution["blocks"]
-    if engine is None or not recorded(case.slots.execution, "blocks"):
+    memory = Memory.of(case.slots.execution, engine)
+    if memory is None or not recorded(case.slots.execution, "blocks"):
         return None
     reported = {found.table for found in case.ledger.findings if found.requirement == "ST-AUD-007"}
     if reported & {"blocks", "events"} or case.ledger.violated("ST-AUD-001"):
         _left(case, "the tables are not well formed or not whole, which is reported", 0)
         return None
-    if not _judge_ids(case, engine):
+    if not _judge_ids(case, memory):
         _left(case, "there are no such blocks, which is reported", 1)
         return None
     if int(table.ints("blocks").sum()) > MOST:
         _left(case, f"there are more than {MOST:,} moves of blocks", 1)
         return None
-    judged = BlockCase(case, engine, steps, BlockMoves.of(case.slots))
+    judged = BlockCase(case, memory, steps, BlockMoves.of(case.slots))
     if _judge_holders(judged) or _judge_kept(judged) or _judge_references(judged):
         _left(case, "what holds blocks is reported", 4)
         return None
@@ -121,20 +121,19 @@ def _left(case: Case, reason: str, first: int) -> None:
         case.ledger.skip(rule, reason)
 
 
-def _judge_ids(case: Case, engine: Engine) -> bool:
+def _judge_ids(case: Case, memory: Memory) -> bool:
     """Every block is one that its memory has (ST-AUD-071): whether it is so."""
-    table, ledger, settings = case.slots.execution["blocks"], case.ledger, engine.settings
+    table, ledger = case.slots.execution["blocks"], case.ledger
     tier, server = table.ints("tier"), table.ints("server")
     first, count = table.ints("first_block"), table.ints("blocks")
-    sizes = tier_blocks(engine.document.tiers or TiersDocument(), engine.document.block_bytes)
     least = np.where(tier == Tier.DEVICE, 1, 0)
     most = np.zeros(256, dtype=np.int64)
-    most[Tier.DEVICE] = settings.blocks
+    most[Tier.DEVICE] = memory.blocks
     for number, name in TIERS.items():
-        most[number] = sizes.get(name, 0)
+        most[number] = memory.tiers.get(name, 0)
     most_of = most[np.clip(tier, 0, 255)]
     wrong = (first == NULL) | (first < least) | (first + count > most_of) | (count < 1)
-    wrong |= server >= settings.servers
+    wrong |= server >= memory.servers
 
     def told(row: int) -> str:
         which = "no id" if first[row] == NULL else f"blocks {first[row]} to {first[row] + count[row] - 1}"
@@ -204,7 +203,7 @@ def _judge_references(judged: BlockCase) -> bool:
 
 def _judge_bytes(judged: BlockCase) -> None:
     """Bytes are blocks times the bytes of a block (ST-AUD-077)."""
-    size = judged.engine.document.block_bytes
+    size = judged.memory.block_bytes
     for name in ("blocks", "transfers"):
         table = judged.case.slots.execution[name]
         rows = np.arange(table.rows, dtype=np.int64)
@@ -280,13 +279,13 @@ def _judge_free(judged: BlockCase, steps: StepCase) -> None:
     # With two steps in flight, so does a preemption by a step that was tried in the same instant, and came to nothing.
     freed = change < 0
     ended = judged.case.slots.execution.events.ints("finished_ns")[moves.event[at]] == moves.time_ns[at]
-    tried = moves.because(None)[at] & ~ended & (judged.engine.depth == 2)
+    tried = moves.because(None)[at] & ~ended & (judged.memory.depth == 2)
     used = at[freed & (moves.because("used")[at] | tried)]
     for own in np.unique(seen.server).tolist():
         low, high = np.searchsorted(server[order], [own, own + 1])
         mine = seen.server[step] == own
         upto = np.searchsorted(time[order][low:high], seen.start_ns[step[mine]], side="right")
-        free[mine] = judged.engine.settings.blocks - 1 - (held[low + upto] - held[low])
+        free[mine] = judged.memory.blocks - 1 - (held[low + upto] - held[low])
         ends = np.sort(moves.time_ns[used[moves.place[used] >> 8 == own]])
         now = seen.start_ns[step[mine]]
         late[mine] = np.searchsorted(ends, now, side="right") - np.searchsorted(ends, now, side="left")
@@ -302,7 +301,7 @@ def _judge_free(judged: BlockCase, steps: StepCase) -> None:
 def _judge_room(judged: BlockCase, steps: StepCase) -> None:
     """A call holds the blocks of all its computed tokens, and no more (ST-AUD-076)."""
     runs, moves, slots = steps.steps, judged.moves, judged.case.slots
-    size = judged.engine.settings.block_size
+    size = judged.memory.block_size
     # A block is needed from the step on that computes its first token; and at the end of each run.
     end = runs.end_position
     low, high = -(-runs.position // size), -(-end // size)
@@ -318,7 +317,7 @@ def _judge_room(judged: BlockCase, steps: StepCase) -> None:
     need = np.concatenate([block + 1, high])
     step = np.concatenate([step, runs.last - 1])
     exact = np.concatenate([np.zeros(len(block), dtype=np.bool_), np.ones(len(new), dtype=np.bool_)])
-    if judged.engine.depth == 2:
+    if judged.memory.depth == 2:
         exact[:] = False  # the next step may have been scheduled in the same instant
     slot = runs.slot[run]
     exact &= slots.seen("reused_tokens")[slot] <= 0  # blocks that it takes beside
@@ -335,7 +334,7 @@ def _judge_room(judged: BlockCase, steps: StepCase) -> None:
     held = sums[upto] - sums[begin]
     wrong = (held < need) | (exact & (held > need))
     if (
-        judged.engine.depth == 2
+        judged.memory.depth == 2
     ):  # who was preempted for the next step in the same instant has lost its blocks again
         lost = np.unique(key[(moves.change[order] < 0)[sort]])
         wrong &= ~np.isin(event * place + np.searchsorted(times, time), lost)
@@ -354,7 +353,7 @@ def _judge_room(judged: BlockCase, steps: StepCase) -> None:
 def _judge_shared(judged: BlockCase, steps: StepCase) -> None:
     """What is hit was computed, or is in the same step, and is not written (ST-AUD-079)."""
     runs, moves, slots = steps.steps, judged.moves, judged.case.slots
-    size = judged.engine.settings.block_size
+    size = judged.memory.block_size
     slot_of = np.full(slots.execution.events.rows, NULL, dtype=np.int64)
     slot_of[slots.event[slots.present]] = np.flatnonzero(slots.present)
     hits = np.flatnonzero(moves.device & (moves.action == BlockAction.HIT) & moves.because(None))

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semtrace.engine.document import cost_of, parse_engine, settings_of
-from semtrace.engine.tier_document import UNDRIVEN
+from semtrace.engine.tier_document import UNDRIVEN, TiersDocument, tier_blocks
 from semtrace.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from semtrace.engine.cost import Cost
     from semtrace.engine.document import EngineDocument
     from semtrace.engine.settings import EngineSettings
@@ -78,3 +80,54 @@ class Engine:
     def depth(self) -> int:
         """How many steps a server may have in flight."""
         return 2 if self.settings.scheduler.asynchronous else 1
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What rules on blocks must know of the servers.
+
+    Attributes:
+        servers: how many.
+        blocks: device blocks of each, the null block included.
+        block_size: tokens in a block.
+        block_bytes: bytes of a block; None where that is not known.
+        depth: steps that a server may have in flight.
+        tiers: blocks of other tiers, by name.
+    """
+
+    servers: int
+    blocks: int
+    block_size: int
+    block_bytes: int | None
+    depth: int
+    tiers: Mapping[str, int]
+
+    @classmethod
+    def of(cls, execution: Execution, engine: Engine | None) -> Memory | None:
+        """The memory of an engine, or of the servers whose step logs were joined to the execution (ST-VLM-017); None if neither is told."""
+        if engine is not None:
+            document, settings = engine.document, engine.settings
+            sizes = tier_blocks(document.tiers or TiersDocument(), document.block_bytes)
+            return cls(
+                settings.servers,
+                settings.blocks,
+                settings.block_size,
+                document.block_bytes,
+                engine.depth,
+                {str(name): size for name, size in sizes.items()},
+            )
+        joined = execution.header.environment.get("vllm_steps")
+        servers = joined.get("servers") if isinstance(joined, dict) else None
+        if not isinstance(servers, dict) or not servers:
+            return None
+        told = list(servers.values())
+        names = ("blocks", "block_size", "block_bytes", "async_scheduling")
+        if any(not isinstance(each, dict) or not set(names) <= each.keys() for each in told):
+            return None
+        alike = {tuple(each[name] for name in names) for each in told}
+        if len(alike) != 1 or not all(name.isdecimal() for name in servers):
+            return None
+        blocks, size, block_bytes, asynchronous = alike.pop()
+        if any(type(each) is not int or each < 1 for each in (blocks, size, block_bytes)):
+            return None
+        return cls(max(map(int, servers)) + 1, blocks, size, block_bytes, 2 if asynchronous else 1, {})

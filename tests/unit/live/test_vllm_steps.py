@@ -10,6 +10,7 @@ from semtrace.errors import FormatError, ReplayError, UsageError
 from semtrace.graph.plan import dag
 from semtrace.live.vllm.names import sent_id
 from semtrace.live.vllm.steps import join, read_steps
+from semtrace.measure.audit import audit
 from semtrace.records.columns import NULL
 from semtrace.records.enums import Phase
 from semtrace.replay.run import replay
@@ -24,7 +25,7 @@ MONOTONIC = 5_000_000
 
 SERVER = {
     "kind": "server", "format": "semtrace-vllm-steps", "version": 1, "vllm": "0.32.0", "rank": 0, "pid": 7,
-    "blocks": 5, "block_size": 4, "block_bytes": 64, "moves": True,
+    "blocks": 5, "block_size": 4, "block_bytes": 64, "async_scheduling": False, "moves": True,
 }  # fmt: skip
 
 
@@ -73,9 +74,9 @@ def computed(number, ns, yielded, ended=(), moves=()):
 
 
 @pytest.fixture
-def client():
-    """What a client has: two calls, with the ids that it sent, and no more of the server."""
-    made = graph(
+def call():
+    """Two calls."""
+    return graph(
         {
             "operations": [
                 {"name": "a", "kind": "llm", "prompt": 7, "output": 3},
@@ -83,7 +84,13 @@ def client():
             ]
         }
     )
-    settings = {"c0_ns": 10, "c_pre_ns": 0, "c_dec_ns": 10}
+
+
+@pytest.fixture
+def client(call):
+    """What a client has of them: the ids that it sent, and nothing of the server."""
+    made = call
+    settings = {"c0_ns": 25, "c_pre_ns": 0, "c_dec_ns": 20}  # it sees all a little later than the server
     scenario = Scenario.parse({"backend": {"name": "ideal", "settings": settings}}, path="scenario")
     ran = replay(made.trace, dag(made.work), scenario)
     events = with_column(
@@ -156,6 +163,30 @@ def test_blocks(client, tmp_path):
         (50, 0, 3, 1, 1, 64, 1, None),
         (50, 1, 3, 1, 1, 64, 4, None),
     ]
+
+
+def test_an_audit_judges_the_blocks(client, call, tmp_path):
+    """ST-VLM-017."""
+    rules = {"ST-AUD-071", "ST-AUD-072", "ST-AUD-073", "ST-AUD-074", "ST-AUD-075", "ST-AUD-076", "ST-AUD-077"}
+
+    def found(records, name):
+        report = audit(call.trace, join(client, read_steps([write(tmp_path, records, name)]))).as_dict()
+        return {rule["requirement"] for rule in report["rules"] if rule["judged"]}, {
+            each["requirement"] for each in report["findings"]
+        } & rules
+
+    judged, violated = found(lines(), "right")
+    assert judged >= rules
+    assert violated == set()
+    wrong = lines()
+    wrong[11]["moves"][1] = ["allocate", 1, 0, [[4, 1], [9, 1]]]
+    assert found(wrong, "no such block")[1] == {"ST-AUD-071"}
+    wrong = lines()
+    wrong[5]["moves"][2] = ["allocate", 2, 0, [[3, 1]]]
+    assert found(wrong, "held twice")[1] == {"ST-AUD-072"}
+    wrong = lines()
+    wrong[7]["free_blocks"] = 2
+    assert found(wrong, "not so many free")[1] == {"ST-AUD-075"}
 
 
 def test_a_clock_that_was_read_late_once_shifts_nothing(client, tmp_path):

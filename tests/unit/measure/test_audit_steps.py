@@ -226,8 +226,8 @@ def test_settings_that_are_no_engine_are_told():
 def test_another_backend_is_judged_by_what_holds_for_all():
     ran = base("steps")
     header = ran.execution.header
-    backend = header.backend.model_copy(update={"name": "vllm"})
-    scenario = {**header.scenario, "backend": {"name": "vllm", "settings": header.backend.settings}}
+    backend = header.backend.model_copy(update={"name": "another"})
+    scenario = {**header.scenario, "backend": {"name": "another", "settings": header.backend.settings}}
     other = type(ran.execution).from_arrow(
         header.model_copy(update={"backend": backend, "scenario": scenario}),
         {name: table.data for name, table in ran.execution.tables.items()},
@@ -260,6 +260,7 @@ def test_a_run_may_go_on_over_a_preemption():
 # Sound engines.
 
 ORDERS = get_args(SchedulerDocument.model_fields["order"].annotation)
+
 
 def random_engine(rng: Random) -> dict[str, Any]:
     scheduler = {
