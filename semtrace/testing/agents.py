@@ -191,8 +191,7 @@ def random_workload(seed: int) -> Workload:
             "intermediate_size": 8, "vocab_size": 8,
         },
         "scheduler": {
-            "max_num_batched_tokens": rng.choice((6, 64, 200)),
-            "order": rng.choice(("fcfs", "fcfs", "plas", "instance_fcfs", "session_fcfs", "critical_path")),
+            "max_num_batched_tokens": rng.choice((6, 64, 200)), "order": rng.choice(("fcfs", "fcfs", "plas")),
         },
         "cost": {
             "kind": "linear", "c0_ps": 4000, "c_seq_ps": 500, "c_prefill_ps": rng.choice((300, 4000)), "c_decode_ps": 900,

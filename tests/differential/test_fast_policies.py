@@ -89,7 +89,7 @@ def stretched(workload: Workload, by: int) -> tuple[Workload, int]:
 
 
 def both(
-    seed: int, policy: str, settings: Mapping[str, Any], *, compiled: bool = False
+    seed: int, policy: str, settings: Mapping[str, Any], *, order: str | None = None, compiled: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A workload under a policy on the step engine, and on the fast one: columns and tables by name."""
     rng = Random(seed)
@@ -98,6 +98,7 @@ def both(
     document = {**workload.engine, "policy": {"name": policy, "settings": dict(settings)}}
     document["scheduler"] = {
         **document["scheduler"],
+        "order": document["scheduler"]["order"] if order is None else order,
         "async_scheduling": seed % 4 == 1,
         "batching": rng.choice(("continuous",) * 9 + ("static",)),
         "max_num_seqs": rng.choice((2, 256, 256, 256)),
@@ -270,7 +271,7 @@ MUTANTS: dict[str, tuple[Any, str, Any, str, int]] = {
         *(commands, "cut", cut_as_if_not_started),
         *("cost", 12),
     ),
-    "pressure is not told": (loop, "is_pressed", never_pressed, "restless", 13),
+    "pressure is not told": (loop, "is_pressed", never_pressed, "restless", 12),
     "loads are not tried again in every instant": (
         *(Lifecycle, "restless", False),
         *("unpressed", 17),
@@ -300,6 +301,14 @@ def chosen(policy: str, detail: frozenset[str] = frozenset(), **change: Any) -> 
     copies = instances(trace, settle(trace, scenario))
     setup = Setup(trace, scenario, copies, detail)
     return engine(setup), resolve(trace, dag(show(work_digest(trace))))
+
+
+@pytest.mark.parametrize("order", ["instance_fcfs", "session_fcfs", "critical_path", "critical_path_oracle"])
+def test_orders_by_programs(order: str):
+    """ST-ENG-021 to ST-ENG-025, with policies: both forms serve in the same order."""
+    for seed in range(10):
+        policy, settings = POLICIES[seed % len(POLICIES)]
+        assert difference(*both(seed, policy, settings, order=order)) is None, seed
 
 
 def test_the_compiled_form_runs_what_it_can():
