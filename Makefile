@@ -21,7 +21,7 @@ demo: .venv/.installed
 test: .venv/.installed
 	$(BIN)/pytest -n 2
 
-test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed .venvs/protobuf6/.installed .venvs/ray/.installed \
+test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed .venvs/protobuf6/.installed .venvs/ray/.installed .venvs/dynamo/.installed \
 		.venvs/vllm/.installed
 	$(BIN)/pytest -m integration
 
@@ -49,7 +49,7 @@ test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.ins
 		--build-constraints tests/integration/overrides-metagpt.txt -r $<
 	touch $@
 
-# Dynamo's offline replay: the peer of the simulation benchmarks, which make this themselves; no test needs it.
+# Dynamo: its offline replay is the peer of the simulation benchmarks, its mocker a server of live replay.
 .venvs/dynamo/.installed: benchmarks/requirements-dynamo.txt
 	$(PYTHON) -m venv .venvs/dynamo
 	.venvs/dynamo/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<

@@ -311,7 +311,9 @@ def _scenario(
             f"--engine does not go with backend {chosen.get('name', 'ideal')}", code="replay.engine"
         )
     elif changes:
-        chosen["settings"] = {**chosen.get("settings", {}), **changes}
+        from semtrace.records.document import with_changes
+
+        chosen["settings"] = with_changes(chosen.get("settings", {}), changes)
     if chosen:
         values["backend"] = chosen
     return Scenario.parse(values, path=str(path) if path is not None else "options")

@@ -20,7 +20,7 @@ from semtrace.engine.tier_document import (
     whole_policy,
 )
 from semtrace.errors import DocumentError, UsageError
-from semtrace.records.document import Document, read_values
+from semtrace.records.document import Document, read_values, with_changes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -240,24 +240,9 @@ def change_engine(values: Mapping[str, Any], changes: Mapping[str, object]) -> d
     Raises:
         UsageError: a dotted key leads through something that has no members.
     """
-    made = dict(values)
-    for key, value in changes.items():
-        *outer, last = key.split(".")
-        place = made
-        for part in outer:
-            inner = place.get(part, {})
-            if not isinstance(inner, dict):
-                raise UsageError(
-                    f"--set {key}: {part} is {str(inner)[:40]!r}, which has no members here",
-                    code="engine.set",
-                    hint=f"give {part} written out in a file, or another {part} by name",
-                )
-            place[part] = place = dict(inner)
-        if not outer and last in SIZES:
-            for size in SIZES:
-                place.pop(size, None)
-        place[last] = value
-    return made
+    if any(size in changes for size in SIZES):
+        values = {key: value for key, value in values.items() if key not in SIZES}
+    return with_changes(values, changes)
 
 
 def settings_of(document: EngineDocument) -> EngineSettings:

@@ -191,6 +191,7 @@ class Answer:
             self._told_error(value["error"])
             return
         self._choices(value.get("choices", ()), at_ns)
+        self._dynamo_ids(value)
         usage = value.get("usage")
         if usage is not None:
             self._usage(usage)
@@ -214,6 +215,13 @@ class Answer:
             reason = choice.get("finish_reason")
             if reason is not None:
                 self.finish_reason = FINISH_REASONS.get(reason) if isinstance(reason, str) else None
+
+    def _dynamo_ids(self, value: dict[str, Any]) -> None:
+        """Ids of the output where Dynamo tells them: beside the choices, and those that are new."""
+        told = value.get("nvext")
+        ids = told.get("completion_token_ids") if isinstance(told, dict) else None
+        if ids is not None and self.failure is None:
+            self._take_ids(ids)
 
     def _take_ids(self, ids: Any) -> None:
         try:
@@ -261,6 +269,7 @@ class Answer:
             return
         else:
             self._choices(value["choices"], None)
+            self._dynamo_ids(value)
         if value.get("usage") is not None and self.failure is None:
             self._usage(value["usage"])
 

@@ -127,7 +127,10 @@ class Asker:
         if form.lock == "logits_processor":
             members["vllm_xargs"] = {LOCK_ARGUMENT: _array(locked)}
         elif form.lock == "annotation":
-            members["nvext"] = {"annotations": [f"{ANNOTATION}:semtrace-{operation}"]}
+            members["nvext"] = {
+                "annotations": [f"{ANNOTATION}:semtrace-{operation}"],
+                "extra_fields": ["completion_token_ids"],
+            }
         members |= length
         if ids is not None:
             return COMPLETIONS, with_ids(members, "prompt", ids)

@@ -33,6 +33,7 @@ from semtrace.errors import DocumentError, FormatError, UsageError
 from semtrace.records.document_words import explain, other_format, unknown_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 DOCUMENT_LIMIT = 64 * 1024 * 1024
@@ -375,3 +376,30 @@ def integer_of(digits: str) -> int:
     if not -(1 << 63) <= value < 1 << 64:
         raise NotAllowedError(f"{digits[:20]}… is an integer of more than 64 bits")
     return value
+
+
+def with_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
+    """The values of a document with some of them changed.
+
+    Args:
+        values: the values.
+        changes: new values by dotted key (`scheduler.max_num_seqs`).
+
+    Raises:
+        UsageError: a dotted key leads through something that has no members.
+    """
+    made = dict(values)
+    for key, value in changes.items():
+        *outer, last = key.split(".")
+        place = made
+        for part in outer:
+            inner = place.get(part, {})
+            if not isinstance(inner, dict):
+                raise UsageError(
+                    f"--set {key}: {part} is {str(inner)[:40]!r}, which has no members here",
+                    code="document.set",
+                    hint=f"give {part} written out in a file, or another {part} by name",
+                )
+            place[part] = place = dict(inner)
+        place[last] = value
+    return made

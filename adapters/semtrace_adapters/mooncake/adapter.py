@@ -83,9 +83,13 @@ class MooncakeAdapter:
 
     def write(self, trace: Trace, output: BinaryIO, options: ImportOptions) -> list[Loss]:
         """Write a valid trace, a line for each model call; see `semtrace_adapters.base.Exporter`."""
-        options.refuse_unknown(self.name, ("block_size=TOKENS",))
+        options.refuse_unknown(self.name, ("block_size=TOKENS", "outputs=yes"))
         given = options.values.get("block_size")
-        return write(trace, output, None if given is None else _block_size(given), BLOCK_SIZE)
+        outputs = options.values.get("outputs", "no")
+        if outputs not in ("yes", "no"):
+            raise UsageError(f"outputs={outputs[:40]}: must be yes or no", code="adapter.option")
+        block_size = None if given is None else _block_size(given)
+        return write(trace, output, block_size, BLOCK_SIZE, outputs=outputs == "yes")
 
 
 _FILES: Final = 64

@@ -27,7 +27,9 @@ _AT_ONCE: Final = 1 << 16
 """Lines that are put together at once."""
 
 
-def write(trace: Trace, output: BinaryIO, block_size: int | None, default: int) -> list[Loss]:
+def write(
+    trace: Trace, output: BinaryIO, block_size: int | None, default: int, *, outputs: bool = False
+) -> list[Loss]:
     """Write a valid trace.
 
     Args:
@@ -35,6 +37,7 @@ def write(trace: Trace, output: BinaryIO, block_size: int | None, default: int) 
         output: where the lines go, in UTF-8.
         block_size: tokens in a block of `hash_ids`; if None, that of the trace's block ids, or else the default.
         default: see there.
+        outputs: whether lines have the token ids of outputs, and an id by which a replay asks for them.
 
     Returns:
         What the lines do not say.
@@ -42,7 +45,7 @@ def write(trace: Trace, output: BinaryIO, block_size: int | None, default: int) 
     Raises:
         ReplayError: block ids have to be made, and counts contradict each other.
     """
-    lines = _Lines(trace, block_size, default)
+    lines = _Lines(trace, block_size, default, outputs=outputs)
     lines.write(output)
     report_losses(trace, lines.rows, lines.has_text, lines.loss)
     return lines.loss.items()
@@ -51,8 +54,9 @@ def write(trace: Trace, output: BinaryIO, block_size: int | None, default: int) 
 class _Lines:
     """The lines of a trace, by field."""
 
-    def __init__(self, trace: Trace, block_size: int | None, default: int) -> None:
+    def __init__(self, trace: Trace, block_size: int | None, default: int, *, outputs: bool) -> None:
         self.loss = LossReport()
+        self._outputs = outputs
         self._trace = trace
         operations = trace.operations
         status = operations.ints("status")
@@ -168,6 +172,11 @@ class _Lines:
                 ),
                 _field("hash_ids", self._hash_ids(part)),
             ]
+            if self._outputs:
+                fields += [
+                    _field("request_id", self._request_ids(part)),
+                    _field("output_token_ids", self._output_ids(part)),
+                ]
             joined = pc.binary_join_element_wise(*fields, ", ", null_handling="skip")
             lines = pc.binary_join_element_wise("{", joined, "}\n", "")
             output.write("".join(lines.to_pylist()).encode())
@@ -202,6 +211,27 @@ class _Lines:
             for each in self._text[part].tolist()
         ]
         return pa.array(texts, pa.string())
+
+    def _request_ids(self, part: slice) -> pa.Array:
+        """The ids by which a replay on Dynamo's mocker asks for outputs: `semtrace-` and the operation's row."""
+        rows = pc.cast(pa.array(self.rows[part]), pa.string())
+        return pc.binary_join_element_wise('"semtrace-', rows, '"', "")
+
+    def _output_ids(self, part: slice) -> pa.Array:
+        artifacts = self._trace.operations.ints("output_token_ids")[self.rows[part]].tolist()
+        found = [None if each == NULL else self._trace.artifact(each) for each in artifacts]
+        unknown = sum(raw is None for raw in found)
+        if unknown:
+            self.loss.add(
+                "outputs.unknown",
+                "lost",
+                "a line without output_token_ids: they are not in the trace",
+                count=unknown,
+            )
+        lists = [
+            None if raw is None else json.dumps(np.frombuffer(raw, dtype="<u4").tolist()) for raw in found
+        ]
+        return pa.array(lists, pa.string())
 
     def _hash_ids(self, part: slice) -> pa.Array:
         start = self._ids.start[part.start : part.stop + 1]

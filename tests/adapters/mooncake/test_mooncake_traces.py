@@ -27,6 +27,7 @@ from semtrace.records.enums import (
     SegmentScope,
     Trigger,
 )
+from semtrace.records.media import TOKEN_IDS_TYPE
 from semtrace.transform.bundle_parts import Parts
 from semtrace.transform.redact import redact
 from semtrace_adapters.base import ImportOptions, exporter
@@ -385,3 +386,23 @@ def test_sessions_of_another_tool_come_back(samples):
 def test_requests_that_wait_for_others_are_another_format(samples):
     path = samples / "peers" / "dynamo" / "agentic_mooncake.from_weka_0274.jsonl"
     assert ADAPTER.detect([path]) == 0
+
+
+def test_outputs_are_written_for_a_mocker():
+    made = TraceBuilder()
+    task = made.task("one")
+    for count in (3, 2):
+        row = made.operation(task, OperationKind.LLM, "call", prompt_tokens=9, output_tokens=count)
+        made.segment(row, Role.USER, tokens=9)
+        if count == 3:
+            raw = np.array([5, 6, 7], dtype="<u4").tobytes()
+            made.update_operation(row, output_token_ids=made.artifact(raw, TOKEN_IDS_TYPE))
+    output = io.BytesIO()
+    loss = ADAPTER.write(made.build().trace, output, ImportOptions(values={"outputs": "yes"}))
+    first, second = (json.loads(line) for line in output.getvalue().splitlines())
+    assert (first["request_id"], first["output_token_ids"]) == ("semtrace-0", [5, 6, 7])
+    assert second["request_id"] == "semtrace-1"
+    assert "output_token_ids" not in second
+    assert {item.code: item.count for item in loss}["outputs.unknown"] == 1
+    with pytest.raises(UsageError, match="yes or no"):
+        ADAPTER.write(made.build().trace, output, ImportOptions(values={"outputs": "maybe"}))

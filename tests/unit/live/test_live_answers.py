@@ -96,6 +96,16 @@ def test_a_role_alone_is_no_token_but_content_calls_and_reasoning_are():
         assert (answer.first_token_ns is not None) == is_token, delta
 
 
+def test_dynamo_tells_ids_beside_the_choices():
+    parts = [
+        data({"choices": [{"index": 0, "text": text}], "nvext": {"completion_token_ids": ids}})
+        for text, ids in (("one", [7]), ("", [8, 9]), ("", []))
+    ]
+    assert stream(*parts, b"data: [DONE]\n\n").ids.tolist() == [7, 8, 9]
+    wrong = data({"choices": [], "nvext": {"completion_token_ids": "7"}})
+    assert stream(wrong).failure == Failure.PROTOCOL
+
+
 def test_what_a_server_does_not_tell_is_unknown():
     answer = stream(choice(text="a", finish_reason="stop"), b"data: [DONE]\n\n")
     assert told(answer) == (None, None, None, None, [], False, FinishReason.STOP)
