@@ -16,6 +16,7 @@ import semtrace
 from semtrace.errors import FormatError
 from semtrace_conformance.checks import Failure, judge
 from semtrace_conformance.files import read_regular
+from semtrace_conformance.live.grade import Grades, grades
 from semtrace_conformance.messages import ANSWER, BadMessageError, Model, Testee, explain, parse_json
 from semtrace_conformance.score import Result, Status, score
 from semtrace_conformance.suite import SPEC
@@ -69,13 +70,14 @@ class CaseResult(Model):
 
 
 class ProfileClaim(Model):
-    """What is claimed of one profile."""
+    """What is claimed of one profile; `grades` of those in which replays are sent to the witness."""
 
     conformant: bool
     points: int
     of: int
     features: list[str]
     not_applicable: dict[str, int]
+    grades: Grades | None = None
 
 
 class ExpectedFailure(Model):
@@ -159,7 +161,7 @@ def make(
         },
         "selection": list(selection),
         "declared": {name: sorted(each) for name, each in outcome.started.profiles.items()},
-        "profiles": _profiles(found),
+        "profiles": _profiles(found, suite, outcome.results),
         "expected_failures": [each.model_dump() for each in expected],
         "results": [_result(result, found) for result in outcome.results],
         "counts": _counts(outcome.results, found),
@@ -168,7 +170,7 @@ def make(
     return Certificate.model_validate(values)
 
 
-def _profiles(found: Score) -> dict[str, Any]:
+def _profiles(found: Score, suite: Suite, results: Sequence[Result]) -> dict[str, Any]:
     return {
         name: {
             "conformant": profile.conformant,
@@ -176,9 +178,22 @@ def _profiles(found: Score) -> dict[str, Any]:
             "of": profile.of,
             "features": list(profile.features),
             "not_applicable": dict(profile.not_applicable),
+            "grades": _grades(name, suite, results),
         }
         for name, profile in found.profiles.items()
     }
+
+
+def _grades(profile: str, suite: Suite, results: Sequence[Result]) -> dict[str, Any] | None:
+    """The grades of a profile in which replays are sent to the witness, None of any other."""
+    applied = [each for each in results if each.case.profile == profile and each.status != "not_applicable"]
+    if not any(each.case.witness for each in applied):
+        return None
+    judged = (
+        (suite.expected(each.case).live, each.observed, frozenset(failure.check for failure in each.failures))
+        for each in applied
+    )
+    return grades(judged).model_dump()
 
 
 def _result(result: Result, found: Score) -> dict[str, Any]:
@@ -286,7 +301,10 @@ def _verify(certificate: Certificate, suite: Suite) -> Iterator[str]:
     for stated in certificate.results:
         if stated.case in seen and stated.counts != (stated.case in found.counting):
             yield f"{stated.case} is said {'' if stated.counts else 'not '}to count, by the record it is otherwise"
-    for name, derived in (("profiles", _profiles(found)), ("counts", _counts(results, found))):
+    for name, derived in (
+        ("profiles", _profiles(found, suite, results)),
+        ("counts", _counts(results, found)),
+    ):
         if values[name] != derived:
             yield f"its {name} are not those that follow from its results"
     if certificate.conformant != found.conformant:
@@ -308,4 +326,5 @@ def _again(stated: CaseResult, certificate: Certificate, suite: Suite) -> Result
         failures = judge(case, suite.expected(case), answer, trouble=stated.trouble, observed=stated.observed)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # nothing that a run records looks so
         failures = [Failure("answer", f"the record cannot be judged: {error}")]
-    return Result(case, "failed" if failures else "passed", failures)
+    status: Status = "failed" if failures else "passed"
+    return Result(case, status, failures, stated.answer, stated.trouble, stated.observed)

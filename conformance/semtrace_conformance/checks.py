@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from semtrace_conformance.live.grade import REPORTED, WITNESSED, judge_live, judge_nothing_sent
 from semtrace_conformance.messages import Accepted, Failed, Rejected
 from semtrace_conformance.values import differences, integer, show
 
@@ -43,6 +44,8 @@ CHECKS: Final = {
     "audit.found": "every planted fault is found",
     "audit.others": "nothing else is found",
     "audit.verdict": "what the audit says in all",
+    **WITNESSED,
+    **REPORTED,
 }
 """Every check by name."""
 
@@ -68,6 +71,7 @@ _FACTS: Final[dict[str, str]] = {
     "times": "release.times",
     "arrivals": "release.arrivals",
     "verdict": "audit.verdict",
+    "outcomes": "live.outcomes",
 }
 """The check that compares a fact of an answer."""
 
@@ -118,7 +122,8 @@ def judge(
             said = f"{answer.phase}, {answer.requirement}" + (f": {answer.message}" if answer.message else "")
             return [Failure("verdict", f"right input was refused ({said})")]
         left = {} if expected.written is None else expected.written
-        return [*_refusal(expected, answer), *_contents(left, observed or {})]
+        begun = [Failure(*said) for said in judge_nothing_sent(observed or {})]
+        return [*_refusal(expected, answer), *_contents(left, observed or {}), *begun]
     if expected.verdict == "reject":
         return [
             Failure("verdict", f"wrong input was accepted; {' or '.join(expected.requirements)} is violated")
@@ -137,6 +142,8 @@ def judge(
     ]
     if "violations" in expected.facts:
         found += _audit(expected.facts["violations"], answer.facts.get("violations"))
+    if expected.live is not None:
+        found += [Failure(*said) for said in judge_live(expected.live, observed or {})]
     if expected.written is not None:
         found += _written(case, expected.written, answer.facts, observed or {})
     return found

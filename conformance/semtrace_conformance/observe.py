@@ -30,6 +30,11 @@ _TYPES: Final[dict[str, tuple[pa.DataType, int, str]]] = {
     "bytes32": (pa.binary(32), 6, "32s"),
 }
 """By type of a column: its Arrow type, its type byte and the layout of a value."""
+_JUDGED: Final = (
+    "instance", "operation", "ready_ns", "released_ns", "submitted_ns", "first_token_ns", "finished_ns", "outcome",
+    "prompt_tokens", "output_tokens", "output_ids", "attempts", "request_id", "finish_reason", "failure",
+)  # fmt: skip
+"""The columns of events that are judged of a replay in the world."""
 _STORED: Final = frozenset({"tables", "packs"})
 _OWN: Final = frozenset({"digest", "producer", "trace", "executions", "spec_version", "format"})
 """Members of the manifest that a writer makes itself."""
@@ -49,6 +54,47 @@ def observe(path: Path, tables: Tables) -> dict[str, Any]:
     except UnsoundError as error:
         seen["problems"] = [str(error)]
     return seen
+
+
+def observe_execution(path: Path, tables: Tables) -> dict[str, Any]:
+    """The execution that a replay in the world left, as far as it is judged; what cannot be read is in `problems`.
+
+    Of each event that has output ids there is their digest.
+    """
+    if not path.exists():
+        return {}
+    try:
+        members = _members(path)
+        stored, named = _only_run(_manifest(members)), {MANIFEST}
+        read = _part(members, stored, tables, tables.execution, named)
+        digests = sorted(_content(members, stored, named))
+    except UnsoundError as error:
+        return {"problems": [str(error)]}
+    events = {name: read["events"].column(name).to_pylist() if name in read["events"].schema.names else None
+              for name in _JUDGED} if "events" in read else {}  # fmt: skip
+    rows = read["events"].num_rows if "events" in read else 0
+    columns = {name: [None] * rows if values is None else values for name, values in events.items()}
+    ids = columns.pop("output_ids", [])
+    columns["output_digest"] = [
+        digests[each] if each is not None and each < len(digests) else None for each in ids
+    ]
+    header = stored.get("header", {})
+    instances = read["instances"].select(["task", "arrival_ns"]).to_pylist() if "instances" in read else []
+    return {
+        "execution": {
+            "header": {name: header.get(name) for name in ("clock", "measured_at", "mode", "origin_unix_ns")},
+            "instances": instances,
+            "events": columns,
+        }
+    }
+
+
+def _only_run(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    executions = manifest.get("executions", {})
+    if list(executions) != ["run"]:
+        raise UnsoundError(f"it has the executions {sorted(executions)}, must have one, `run`")
+    stored: Mapping[str, Any] = executions["run"]
+    return stored
 
 
 def _members(path: Path) -> dict[str, bytes]:

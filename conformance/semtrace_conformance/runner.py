@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.errors import UsageError
 from semtrace_conformance.checks import judge
+from semtrace_conformance.live.harness import WitnessProcess
 from semtrace_conformance.messages import (
     PROTOCOL,
     BadMessageError,
@@ -24,7 +25,7 @@ from semtrace_conformance.messages import (
     parse_answer,
     parse_greeting,
 )
-from semtrace_conformance.observe import observe
+from semtrace_conformance.observe import observe, observe_execution
 from semtrace_conformance.process import TroubleError
 from semtrace_conformance.score import Result
 from semtrace_conformance.stores import observe_store
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 START_S: Final = 30.0
 """Seconds that a testee has to answer `start`."""
+RECORD: Final = "record"
+"""The feature of a replayer that leaves an execution: others are not asked for one."""
 LATE: Final = 3
 """Cases not answered in time, one after the other, after which no more is asked."""
 DEAD: Final = 25
@@ -101,6 +104,8 @@ class Runner:
         self._progress = progress or (lambda _done, _total: None)
         self._tables = Tables.read(suite.root / "requirements" / f"tables-{SPEC}.json")
         self._connection: Connection | None = None
+        self._declared: dict[str, Collection[str]] = {}
+        self._witness: WitnessProcess | None = None
 
     def run(self, cases: Sequence[Case], *, stop_at_first: bool = False) -> Outcome:
         """Ask the cases.
@@ -117,10 +122,12 @@ class Runner:
                 return self._run(cases, Path(scratch), stop_at_first=stop_at_first)
             finally:
                 self._close()
+                if self._witness is not None:
+                    self._witness.close()
 
     def _run(self, cases: Sequence[Case], scratch: Path, *, stop_at_first: bool) -> Outcome:
         outcome = Outcome(self._start(scratch))
-        declared: dict[str, Collection[str]] = dict(outcome.started.profiles)
+        declared = self._declared = dict(outcome.started.profiles)
         begun = time.monotonic()
         late = dead = 0
         refusal: str | None = None
@@ -197,7 +204,8 @@ class Runner:
         if connection is None:
             raise AssertionError("asked without a testee")  # the caller starts it
         paths = self._suite.lay_out(case, folder / "input")
-        output = folder / "output" if case.output is not None else None
+        records = case.witness is None or RECORD in self._declared.get(case.profile, ())
+        output = folder / "output" if case.output is not None and records else None
         question = Run(
             type="run",
             id=number,
@@ -205,7 +213,11 @@ class Runner:
             kind=case.kind,
             inputs={name: str(path) for name, path in paths.items()},
             output=None if output is None else str(output),
-            ask={**case.ask, **({} if case.output is None else {"form": case.output})},
+            ask={
+                **case.ask,
+                **({} if output is None else {"form": case.output}),
+                **self._serve(case, folder),
+            },
         )
         answer: Accepted | Rejected | Failed | None = None
         trouble: str | None = None
@@ -226,7 +238,11 @@ class Runner:
             self._kill()
         duration = round(1000 * (time.monotonic() - begun))
         observed: dict[str, Any] = {}
-        if answer is not None:
+        if case.witness is not None and self._witness is not None:
+            observed = {"witness": self._witness.end(), "record_asked": output is not None}
+            if output is not None and answer is not None:
+                observed |= observe_execution(output, self._tables)
+        elif answer is not None:
             observed = self._observe(output, paths.get("store")) | ({"peers": peers} if peers else {})
         shutil.rmtree(folder, ignore_errors=True)
         failures = judge(case, self._suite.expected(case), answer, trouble=trouble, observed=observed)
@@ -241,6 +257,15 @@ class Runner:
             duration,
         )
         return result, late
+
+    def _serve(self, case: Case, folder: Path) -> dict[str, Any]:
+        """Let the witness serve a case that needs it; returns what the testee is told of it."""
+        if case.witness is None:
+            return {}
+        if self._witness is None:
+            self._witness = WitnessProcess()
+        folder.mkdir(parents=True, exist_ok=True)
+        return {"url": self._witness.begin(case.witness, folder / "witness.jsonl")}
 
     def _answer(self, connection: Connection, question: Run, case: Case) -> Accepted | Rejected | Failed:
         return parse_answer(connection.ask(encode(question), case.budget_s * self._limits.scale), question.id)

@@ -15,7 +15,9 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from semtrace.errors import UsageError
+from semtrace_conformance.live.work import Live  # noqa: TC001  # pydantic reads it
 from semtrace_conformance.messages import BadMessageError, Model, Phase, explain, parse_json
+from semtrace_conformance.witness.script import Script  # noqa: TC001  # the same
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -51,9 +53,10 @@ class Case(Model):
         parallel: how many testees are asked at once.
         output: what a testee writes, if it writes something.
         ask: further members of the question.
+        witness: what the server is like that a replay is sent to, if it is sent to one.
     """
 
-    id: str = Field(pattern=r"^[a-z]+/[a-z0-9-]+$")
+    id: str = Field(pattern=r"^[a-z_]+/[a-z0-9-]+$")
     title: str
     profile: str
     kind: str
@@ -72,6 +75,7 @@ class Case(Model):
     parallel: int = Field(default=1, ge=1, le=16)
     output: Literal["zip", "directory"] | None = None
     ask: dict[str, Any] = Field(default_factory=dict)
+    witness: Script | None = None
 
 
 class Mutation(Model):
@@ -84,18 +88,21 @@ class Mutation(Model):
         requirements: requirements of the spec that it tests.
         removed: what of the base's inputs is not there any more.
         links: symbolic links among the inputs, by name, with what they point to.
+        witness: the server, if the step is one of it.
     """
 
-    id: str = Field(pattern=r"^[a-z]+/[a-z0-9-]+$")
+    id: str = Field(pattern=r"^[a-z_]+/[a-z0-9-]+$")
     base: str
     mutation: str
     requirements: list[str] = Field(min_length=1)
     removed: list[str] = Field(default_factory=list)
     links: dict[str, str] = Field(default_factory=dict)
+    witness: Script | None = None
 
     def of(self, base: Case) -> Case:
         """The whole case."""
-        own = self.model_dump()
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        own["witness"] = self.witness or base.witness
         return base.model_copy(update={**own, "title": f"{base.title}, but {self.mutation}", "like": None})
 
 
@@ -110,6 +117,7 @@ class Expected(Model):
         requirements: of a refused one, the requirements of which any is right.
         path: of a refused plan, what a path that shows why must be.
         written: what the testee must have written.
+        live: of a replay in the world, what must come to the server.
     """
 
     case: str
@@ -119,6 +127,7 @@ class Expected(Model):
     requirements: list[str] = Field(default_factory=list)
     path: dict[str, Any] | None = None
     written: dict[str, Any] | None = None
+    live: Live | None = None
 
 
 class Requirement(Model):

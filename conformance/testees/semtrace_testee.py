@@ -24,11 +24,11 @@ from semtrace.graph.plan import Plan
 from semtrace.measure.audit import audit
 from semtrace.records.chat import rebuild_request
 from semtrace.records.columns import NULL, Columns
-from semtrace.records.enums import ContentLevel
+from semtrace.records.enums import ContentLevel, EventOutcome
 from semtrace.records.trace import MemoryContent, Trace
 from semtrace.records.trace_tables import TRACE_TABLES
 from semtrace.replay.run import replay
-from semtrace.replay.scenario import Scenario
+from semtrace.replay.scenario import BackendChoice, Scenario
 from semtrace.store.artifact_store import ArtifactStore
 from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.digests import artifact_digest, execution_digest, show, trace_digest, work_digest
@@ -42,15 +42,17 @@ PROFILES = {
     "planner": ["judge", "barrier"],
     "release": ["plans", "arrivals"],
     "audit": [],
+    "live": ["plans", "arrivals", "retries", "failures", "concurrency", "record"],
+    "token_locked": ["plans", "arrivals", "retries", "record"],
     "store": ["concurrent", "collect", "external"],
 }
 TIMES = ("ready_ns", "released_ns", "submitted_ns", "scheduled_ns", "first_token_ns", "finished_ns")
 _PHASES = (
-    (r"ST-EVO-.*|ST-SCN-01[02]|ST-REL-021|ST-STO-003", "unsupported"),
+    (r"ST-EVO-.*|ST-SCN-01[02]|ST-REL-021|ST-LIV-021|ST-STO-003", "unsupported"),
     (r"ST-TAB-00[1235]|ST-DOC-.*|ST-STO-001", "malformed"),
     (r"ST-BND-0(11|12|13|14|22)|ST-DIG-.*|ST-ART-00[5678]|ST-STO-.*", "integrity"),
     (r"ST-BND-.*", "malformed"),
-    (r"ST-REL-.*|ST-PLAN-.*|ST-SCN-.*", "unreplayable"),
+    (r"ST-REL-.*|ST-PLAN-.*|ST-SCN-.*|ST-LIV-.*|ST-INP-.*", "unreplayable"),
 )
 """By requirement, the phase in which it is violated: the table of protocol.md."""
 
@@ -296,6 +298,22 @@ class Testee:
             "arrivals": execution.instances.array("arrival_ns").to_pylist(),
             "times": [list(times) for times in zip(*columns, strict=True)],
         }
+
+    # -- live, token_locked -----------------------------------------------------------------------------------
+
+    def replay_live(self, inputs: Json, ask: Json, output: Path | None = None) -> Json:
+        """A replay on a server: how many events ended in each way."""
+        trace = open_bundle(inputs["trace"]).trace
+        self.refuse(check_trace(trace))
+        settings = {"url": ask["url"], "vocabulary": ask["vocabulary"]}
+        scenario = Scenario.read(inputs["scenario"]).model_copy(
+            update={"backend": BackendChoice(name="http", settings=settings)}
+        )
+        execution = replay(trace, Plan.read(inputs["plan"]), scenario)
+        if output is not None:
+            write_bundle(output, None, {"run": execution})
+        outcomes = [EventOutcome(each).name.lower() for each in execution.events.ints("outcome").tolist()]
+        return {"outcomes": {name: outcomes.count(name) for name in sorted(set(outcomes))}}
 
     # -- audit ------------------------------------------------------------------------------------------------
 

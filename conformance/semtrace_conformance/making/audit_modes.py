@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from semtrace.records.enums import Evidence
+from semtrace.records.enums import Evidence, FinishReason
 from semtrace_conformance.making.audit_parts import (
     PARTLY,
     SCENARIO,
@@ -36,6 +36,7 @@ def other_modes(book: Book) -> None:
     dag = custom_plan(name="dag")
     _wall(book, dag)
     _locked(book)
+    _crowded(book, dag)
     _native(book, dag)
 
 
@@ -72,6 +73,7 @@ def _wall(book: Book, dag: Json) -> None:
 
 def _locked(book: Book) -> None:
     source = trace(ids=True)
+    source.put("operations", WORK.number("b"), finish_reason=FinishReason.LENGTH)
     plan = {"work_digest": source.digest("work"), "name": "dag"}
 
     def run(change: Mapping[int, bytes] | None = None) -> Run:
@@ -87,11 +89,20 @@ def _locked(book: Book) -> None:
                 ids[at] = (change or {}).get(at) or output_ids(row["operation"], operation.output)
         made.content = {blake3(content).digest(): content for content in ids.values()}
         places = {digest: place for place, digest in enumerate(sorted(made.content))}
+        for at in rows_of("b"):
+            made.tables["events"][at]["finish_reason"] = FinishReason.LENGTH
         for at, content in ids.items():
             made.tables["events"][at]["output_ids"] = places[blake3(content).digest()]
         return made
 
-    accept(book, "token-locked", "a token-locked replay with the recorded ids", ["ST-AUD-022"], run(), source)
+    accept(
+        book,
+        "token-locked",
+        "a token-locked replay with the recorded ids",
+        ["ST-AUD-022", "ST-AUD-023"],
+        run(),
+        source,
+    )
     b = rows_of("b")[0]
     right = output_ids(WORK.number("b"), 6)
     absent = run()
@@ -109,6 +120,41 @@ def _locked(book: Book) -> None:
         ("token-missing", "an output has one token id less", right[:-4]),
     ):
         plant(book, "token-locked", name, mutation, [found("ST-AUD-022", [b])], run({b: content}))
+
+    stopped = run()
+    stopped.tables["events"][b]["finish_reason"] = FinishReason.STOP
+    plant(book, "token-locked", "token-finish", "an output that was cut off is said to have ended by itself",
+          [found("ST-AUD-023", [b])], stopped)  # fmt: skip
+
+
+def _crowded(book: Book, dag: Json) -> None:
+    """A live replay whose scenario limits how many operations are in flight."""
+
+    def run(limit: int) -> Run:
+        made = replay(WORK, dag, SCENARIO).run()
+        made.header |= {"clock": "wall", "tolerance_ns": 5, "measured_at": "client"}
+        made.header["scenario"] = {**made.header["scenario"], "concurrency": limit}
+        return made
+
+    events = run(1).tables["events"]
+    sent = sorted((row["submitted_ns"], at) for at, row in enumerate(events) if row["server"] is not None)
+    beside = {
+        at: sum(
+            events[other]["submitted_ns"] <= time < events[other]["finished_ns"] for _, other in sent[:place]
+        )
+        for place, (time, at) in enumerate(sent)
+    }
+    most = max(beside.values()) + 1
+    accept(
+        book,
+        "crowd",
+        "a live replay with as many operations in flight as allowed",
+        ["ST-AUD-037"],
+        run(most),
+        trace(),
+    )
+    plant(book, "crowd", "crowd-too-many", "one less is allowed",
+          [found("ST-AUD-037", [at for at, count in sorted(beside.items()) if count + 1 == most])], run(most - 1))  # fmt: skip
 
 
 def _native(book: Book, dag: Json) -> None:

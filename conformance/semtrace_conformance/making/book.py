@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from semtrace_conformance.live.work import Live
     from semtrace_conformance.messages import Model
+    from semtrace_conformance.witness.script import Script
 
 Inputs = dict[str, bytes]
 _WIDTH = 118
@@ -58,6 +60,9 @@ class Book:
         written: Mapping[str, Any] | None = None,
         parallel: int = 1,
         ages: Mapping[str, int] | None = None,
+        witness: Script | None = None,
+        live: Live | None = None,
+        budget_s: int = 10,
     ) -> None:
         """Add a case with right input.
 
@@ -75,6 +80,9 @@ class Book:
             written: what is expected of it.
             parallel: how many testees are asked at once.
             ages: how old files of the inputs are said to be, in s.
+            witness: the server that it is sent to.
+            live: what must come there.
+            budget_s: seconds that a testee has for it.
         """
         case = Case(
             id=name,
@@ -88,9 +96,15 @@ class Book:
             ask=dict(ask or {}),
             parallel=parallel,
             ages=dict(ages or {}),
+            witness=witness,
+            budget_s=budget_s,
         )
         expected = Expected(
-            case=name, verdict="accept", facts=dict(facts), written=None if written is None else dict(written)
+            case=name,
+            verdict="accept",
+            facts=dict(facts),
+            written=None if written is None else dict(written),
+            live=live,
         )
         self._add(Page(case, expected, dict(files)))
 
@@ -107,6 +121,7 @@ class Book:
         facts: Mapping[str, Any] | None = None,
         tests: Sequence[str] | None = None,
         written: Mapping[str, Any] | None = None,
+        witness: Script | None = None,
     ) -> None:
         """Add a one-step mutation of a case.
 
@@ -121,6 +136,7 @@ class Book:
             facts: of a fault that is found rather than refused, the facts expected.
             tests: requirements that it tests, if not those that are right reasons.
             written: what must be there afterwards all the same.
+            witness: the server, if the step is one of it.
         """
         before = self.pages[base]
         whole = {**before.files, **files}
@@ -135,6 +151,7 @@ class Book:
                     key for key, value in files.items() if value is None and key in before.files
                 ),
                 "links": dict(links or {}),
+                "witness": witness,
             }
         )
         if facts is not None:

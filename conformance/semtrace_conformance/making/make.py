@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from semtrace_conformance.certificate import Certificate
 from semtrace_conformance.making.audit_cases import add_audit
 from semtrace_conformance.making.book import Book, write_requirements
+from semtrace_conformance.making.live_cases import add_live
 from semtrace_conformance.making.planner_cases import add_planner
 from semtrace_conformance.making.reader_archives import add_reader_archives
 from semtrace_conformance.making.reader_arrow import add_reader_arrow
@@ -29,10 +30,12 @@ from semtrace_conformance.making.reader_runs import add_reader_runs
 from semtrace_conformance.making.reader_tables import add_reader_tables
 from semtrace_conformance.making.release_cases import add_release
 from semtrace_conformance.making.store_cases import add_store
+from semtrace_conformance.making.token_cases import add_token_locked
 from semtrace_conformance.making.writer_cases import add_writer
 from semtrace_conformance.messages import ANSWER, GREETING, Run, Start, Stop
 from semtrace_conformance.requirements import read_requirements
 from semtrace_conformance.suite import DEFLATED, Case, Expected, Mutation, Requirements
+from semtrace_conformance.witness import Entry, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +62,8 @@ def fill() -> Book:
         add_release,
         add_audit,
         add_store,
+        add_live,
+        add_token_locked,
     ):
         add(book)
     return book
@@ -104,6 +109,8 @@ def schemas() -> dict[str, dict[str, Any]]:
         "expected": Expected.model_json_schema(),
         "requirements": Requirements.model_json_schema(),
         "certificate": Certificate.model_json_schema(),
+        "script": Script.model_json_schema(),
+        "record": Entry.model_json_schema(),
     }
 
 

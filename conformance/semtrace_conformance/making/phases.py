@@ -34,6 +34,9 @@ PHASES: Final[dict[str, Phase]] = {
     "ST-SCN": "unreplayable",
     "ST-SCN-010": "unsupported",
     "ST-SCN-012": "unsupported",
+    "ST-LIV": "unreplayable",
+    "ST-LIV-021": "unsupported",
+    "ST-INP": "unreplayable",
 }
 """By requirement or area; everything else is `invalid`."""
 
@@ -59,6 +62,20 @@ PROFILES: Final[dict[str, dict[str, str]]] = {
         "arrivals": "replays with several instances: copies, recorded and drawn arrivals, closed loops",
     },
     "audit": {},
+    "live": {
+        "plans": "replays under plans that add constraints",
+        "arrivals": "replays with several instances: copies, drawn arrivals, closed loops",
+        "retries": "sends again what failed, as the scenario says",
+        "failures": "follows the scenario's rules for what waits for an operation that failed",
+        "concurrency": "keeps no more operations in flight than the scenario allows",
+        "record": "leaves an execution, which is judged too",
+    },
+    "token_locked": {
+        "plans": "replays under plans that add constraints",
+        "arrivals": "replays with several instances: copies, drawn arrivals, closed loops",
+        "retries": "sends again what failed, as the scenario says",
+        "record": "leaves an execution, which is judged too",
+    },
     "store": {
         "concurrent": "puts into a store from several processes at once",
         "collect": "removes what no bundle names",

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.build import TraceBuilder
-from semtrace.records.enums import EdgeKind, Evidence, OperationKind, OperationStatus, StageTemplate, Trigger
+from semtrace.records.enums import (
+    EdgeKind,
+    Evidence,
+    FinishReason,
+    OperationKind,
+    OperationStatus,
+    Role,
+    StageTemplate,
+    Trigger,
+)
+from semtrace.records.media import TOKEN_IDS_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +48,11 @@ class Op:
         delay: its external delay in ns.
         task: its task.
         stage, session: by name.
+        prompt_ids: the token ids of its own input; its prompt has those of `base` before them.
+        base: the operation whose whole context, output included, its input begins with.
+        output_ids: the token ids of its output.
+        finish: why the model stopped.
+        messages: the messages of its input, as a chat request has them.
     """
 
     name: str
@@ -50,6 +66,11 @@ class Op:
     task: int = 0
     stage: str | None = None
     session: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    base: str | None = None
+    output_ids: tuple[int, ...] | None = None
+    finish: FinishReason | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
 
     @property
     def edges(self) -> list[After]:
@@ -105,6 +126,14 @@ class Work:
         """The operations of a task."""
         return [at for at, each in enumerate(self.operations) if each.task == task]
 
+    def prompt(self, at: int) -> tuple[int, ...] | None:
+        """The token ids of an operation's whole input, None if they are not known."""
+        each = self.operations[at]
+        if each.prompt_ids is None or each.base is None:
+            return each.prompt_ids
+        base = self.number(each.base)
+        return (*(self.prompt(base) or ()), *(self.operations[base].output_ids or ()), *each.prompt_ids)
+
     def build(self) -> BuiltTrace:
         """The trace.
 
@@ -140,7 +169,22 @@ class Work:
                 prompt_tokens=each.prompt,
                 output_tokens=each.output,
                 tokens_evidence=Evidence.OBSERVED if counted else None,
+                finish_reason=each.finish,
             )
+            if each.output_ids is not None:
+                builder.update_operation(
+                    row, output_token_ids=builder.artifact(packed(each.output_ids), TOKEN_IDS_TYPE)
+                )
+            if each.base is not None:
+                base = self.number(each.base)
+                builder.inherit(row, base, len(builder.context(base)) + 1)
+            if each.messages is not None:
+                builder.request(row, list(each.messages))
+            if each.prompt_ids is not None:
+                held = builder.artifact(packed(each.prompt_ids), TOKEN_IDS_TYPE)
+                builder.segment(
+                    row, Role.USER, tokens=len(each.prompt_ids), token_ids=held, token_ids_start=0
+                )
             for edge in each.edges:
                 builder.edge(
                     row,
@@ -157,6 +201,11 @@ class Work:
             if built.ids[table] != list(range(len(built.ids[table]))):
                 raise ValueError(f"the {table} do not stand in their canonical order: {built.ids[table]}")
         return built
+
+
+def packed(ids: Sequence[int]) -> bytes:
+    """Token ids as content has them."""
+    return struct.pack(f"<{len(ids)}I", *ids)
 
 
 START: Final = Trigger.START

@@ -7,6 +7,7 @@ import json
 import pytest
 
 import golden
+import live_variants
 import standalone
 import variants
 from semtrace_conformance.checks import CHECKS
@@ -19,7 +20,22 @@ def test_every_fake_has_a_score():
     assert len(SCORES) >= 15
 
 
-@pytest.mark.parametrize("name", golden.names())
+QUICK = {"releases-early", "swaps-two"}
+"""Of the fakes that are asked by a server and a clock, those that show each time that this works."""
+
+
+def live(name):
+    kind = variants.variants().get(name)
+    return kind is not None and issubclass(kind, live_variants.Live)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.integration] if live(name) and name not in QUICK else [])
+        for name in golden.names()
+    ],
+)
 def test_a_fake_gets_its_score(name, suite):
     assert golden.score(name, suite) == SCORES[name]
 
@@ -49,6 +65,13 @@ def test_who_does_not_speak_the_protocol_is_no_testee():
 
 def test_no_fake_is_conformant():
     assert all(entry["exit"] != 0 for entry in SCORES.values())
+
+
+@pytest.mark.parametrize("name", [name for name in golden.names() if live(name)])
+def test_wrong_replayers_get_nothing_for_the_reason_that_they_have(name):
+    kind = variants.variants()[name]
+    assert SCORES[name]["fails"] == sorted(kind.fails) != []
+    assert SCORES[name]["points"] == {kind.profile: f"0 of {len(kind.cases)}"}
 
 
 def test_every_check_is_failed_by_a_fake():

@@ -28,12 +28,24 @@ def ask(suite, pattern, *, stop_at_first=False):
     return runner.run(cases, stop_at_first=stop_at_first).results
 
 
-@pytest.mark.parametrize("profile", ["reader", "writer", "planner", "release", "audit", "store"])
+@pytest.mark.parametrize(
+    "profile",
+    [
+        *("reader", "writer", "planner", "release", "audit", "store"),
+        *(pytest.param(name, marks=pytest.mark.integration) for name in ("live", "token_locked")),
+    ],
+)
 def test_ours_is_conformant(profile, suite):
     wrong = {
         result.case.id: result.failures for result in ask(suite, f"{profile}/*") if result.status != "passed"
     }
     assert wrong == {}
+
+
+@pytest.mark.parametrize("case", ["live/added-edges", "token_locked/ids"])
+def test_ours_is_conformant_on_a_server(case, suite):
+    (result,) = ask(suite, case)
+    assert result.failures == []
 
 
 def without(module, name, *requirements):

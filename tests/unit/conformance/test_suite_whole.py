@@ -93,7 +93,10 @@ def _imported(path: Path) -> set[str]:
     return {name for name in found if name == "semtrace" or name.startswith("semtrace.")}
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
+HARNESS = [path for folder in (".", "live", "witness") for path in (PACKAGE / folder).glob("*.py")]
+
+
+@pytest.mark.parametrize("path", sorted(HARNESS), ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_runner_and_checks_use_nothing_that_they_judge(path):
     allowed = {"semtrace", "semtrace.errors", "semtrace.cli.common"}
     if path.name == "cli.py":  # the command, which judges nothing: how its files are written

@@ -1,0 +1,285 @@
+"""Wrong replayers on a real server, each with one thing changed: python live_variants.py NAME."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from semtrace_testee import Refused, serve
+
+import live_replayer
+import live_wire
+from live_replayer import EOS, Event, Replayer
+from live_wire import Json
+from variants import Variant, variants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MS = 1_000_000
+
+
+class Right(Replayer):
+    """The small replayer as it is."""
+
+
+class Live(Variant):
+    """A wrong replayer.
+
+    Attributes:
+        kind: what replays.
+        cases: the cases that it is asked; the others would show the same.
+        fails: the checks that it fails however busy the machine is. What else fails is not part of its score.
+    """
+
+    profile = "live"
+    kind: ClassVar[type[Replayer]] = Right
+    cases: ClassVar[tuple[str, ...]] = ("live/team",)
+    fails: ClassVar[tuple[str, ...]] = ()
+
+    def handle(self, message: Json) -> Json | None:
+        if message["type"] == "start":
+            answer = {
+                "type": "started",
+                "protocol": 1,
+                "spec": "1.0-draft",
+                "testee": {"name": "fake", "version": "0"},
+            }
+            return {**answer, "profiles": {self.profile: message["profiles"][self.profile]}}
+        return super().handle(message)
+
+    def replay_live(self, inputs: Json, ask: Json, *output: Path) -> Json:
+        """A replay on the server of the suite."""
+        try:
+            return live_replayer.replay_live(self.kind, inputs, ask, output[0] if output else None)
+        except live_replayer.Refused as error:
+            raise Refused(error.requirement, "it cannot be replayed there") from error
+
+
+class Locked(Live):
+    """A wrong replayer in mode token_locked."""
+
+    profile = "token_locked"
+    cases = ("token_locked/ids",)
+
+
+class ReleasesEarly(Live):
+    """It sends what waits for something 12 ms before its release."""
+
+    fails = ("live.release",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def release(self, event: Event, ready: int, released: int) -> int:
+            return released - 12 * MS
+
+
+class IgnoresBarriers(Live):
+    """It does not honour the groups of a plan."""
+
+    cases = ("live/barrier-chain",)
+    fails = ("live.release",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def groups(self) -> Iterator[tuple[Any, Any]]:
+            yield from ()
+
+
+class OneInstanceEarly(Live):
+    """It sends the first instance at once, whenever it arrives: the others are late then."""
+
+    cases = ("live/drawn",)
+    fails = ("live.lateness",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def release(self, event: Event, ready: int, released: int) -> int:
+            return released + 400 * MS if event.instance else released
+
+
+class OneAtATime(Live):
+    """It has one request in flight at once."""
+
+    cases = ("live/wide",)
+    fails = ("live.lateness",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        async def run(self) -> Json:
+            self.scenario = {"concurrency": 1, **self.scenario}
+            return await super().run()
+
+
+class ForgetsOne(Live):
+    """It does not send the last operation, and says that it did."""
+
+    fails = ("live.presence",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def wanted(self, event: Event) -> bool:
+            return event.operation < len(self.of["kind"]) - 1
+
+
+class SendsTwice(Live):
+    """It sends each operation a second time."""
+
+    fails = ("live.presence",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        async def attempts(self, event: Event) -> None:
+            await super().attempts(event)
+            await self.attempt(event, 1)
+
+
+class OtherPrompts(Live):
+    """It sends prompts of the right length, with other tokens."""
+
+    fails = ("live.prompts",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def prompt(self, at: int) -> list[int]:
+            return [each + 1 for each in super().prompt(at)]
+
+
+class ShortPrompts(Live):
+    """It leaves out the last token of each prompt."""
+
+    cases = ("live/synthetic",)
+    fails = ("live.prompts",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def prompt(self, at: int) -> list[int]:
+            return super().prompt(at)[:-1] or super().prompt(at)
+
+
+class HeedsEnds(Live):
+    """It lets the server end when it likes."""
+
+    fails = ("live.locks",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def body(self, event: Event) -> Json:
+            return super().body(event) | {"ignore_eos": False, "min_tokens": 1}
+
+
+class GivesUp(Live):
+    """It gives requests up at a third of their time limit."""
+
+    cases = ("live/timeout",)
+    fails = ("live.attempts",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def limit_ns(self) -> int:
+            return super().limit_ns() // 3
+
+
+class Crowds(Live):
+    """It knows no limit of what is in flight."""
+
+    cases = ("live/concurrency",)
+    fails = ("live.concurrency",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        async def run(self) -> Json:
+            self.scenario = {key: value for key, value in self.scenario.items() if key != "concurrency"}
+            return await super().run()
+
+
+class ClaimsSuccess(Live):
+    """It says of everything that it went well."""
+
+    cases = ("live/failures",)
+    fails = ("live.outcomes", "live.record")
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def reported(self, event: Event) -> Json:
+            return event.row | {"outcome": 1, "failure": None}
+
+
+class CountsByTrace(Live):
+    """It takes from the trace what the server should have told."""
+
+    cases = ("live/astray",)
+    fails = ("live.record",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def reported(self, event: Event) -> Json:
+            return event.row | {"output_tokens": self.of["output_tokens"][event.operation]}
+
+
+class LiesAboutTimes(Live):
+    """It sends everything 300 ms late, and says that it was on time."""
+
+    fails = ("live.lateness", "live.times")
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def release(self, event: Event, ready: int, released: int) -> int:
+            return released + 300 * MS
+
+        def reported(self, event: Event) -> Json:
+            return event.row | {"submitted_ns": event.row["released_ns"]}
+
+
+class LeavesNothing(Live):
+    """It says that it leaves executions, and does not."""
+
+    fails = ("live.record",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def leaves(self, path: Path) -> None:
+            """Nothing."""
+
+
+class SwapsTwo(Locked):
+    """It exchanges the first two tokens of each output."""
+
+    fails = ("live.locks",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def output(self, at: int) -> list[int]:
+            first, *rest = super().output(at) or [0]
+            return [*rest[:1], first, *rest[1:]]
+
+
+class MissesEnds(Locked):
+    """It leaves the end token out, and lets the server go on."""
+
+    fails = ("live.locks",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def body(self, event: Event) -> Json:
+            body = super().body(event)
+            lock = [each for each in self.output(event.operation) if each != EOS]
+            return body | {"vllm_xargs": {"semtrace_output_ids": lock}, "ignore_eos": True}
+
+
+class LocksAnywhere(Locked):
+    """It does not look whether the server can lock tokens."""
+
+    cases = ("token_locked/ids", "token_locked/no-lock")
+    fails = ("verdict",)
+
+    def replay_live(self, inputs: Json, ask: Json, *output: Path) -> Json:
+        known = live_wire.locks
+
+        async def locks(_url: str) -> bool:
+            return True
+
+        live_wire.locks = locks
+        try:
+            return super().replay_live(inputs, ask, *output)
+        finally:
+            live_wire.locks = known
+
+
+class IdsByTrace(Locked):
+    """It takes from the trace which tokens came."""
+
+    cases = ("token_locked/astray",)
+    fails = ("live.record",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def reported(self, event: Event) -> Json:
+            return event.row | {"ids": self.output(event.operation)}
+
+
+if __name__ == "__main__":
+    serve(variants()[sys.argv[1]]())
