@@ -14,6 +14,7 @@ from semtrace.records.document import canonical_json
 from semtrace.store.bundle import open_bundle
 from semtrace.store.container import MANIFEST, write_container
 from semtrace.store.digests import show
+from semtrace.store.zip_layout import Entry, central_header, end_records
 from semtrace.stream.framing import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -255,11 +256,74 @@ def _records(source: Source, rng: random.Random, path: Path) -> str:
     return "stream"
 
 
-_MUTATIONS: dict[str, tuple[Callable[[Source, random.Random, Path], str], int]] = {
+def _equal_rows(source: Source, rng: random.Random, path: Path) -> str:
+    """Some tables made of one row many times, which compresses to nothing."""
+    members = dict(source.members)
+    manifest = json.loads(members[MANIFEST])
+    stored = list(manifest["trace"]["tables"].values())
+    rows = rng.choice((1000, 30_000, 200_000))
+    for file in rng.sample(stored, rng.randint(1, len(stored))):
+        table = pa.ipc.open_file(pa.BufferReader(members[file["path"]])).read_all()
+        members[file["path"]] = _compressed(table.take(pa.array([rng.randrange(table.num_rows)] * rows)))
+        file["rows"] = rows
+    return _resealed(members, manifest, path)
+
+
+def _zeros(source: Source, rng: random.Random, path: Path) -> str:
+    """A pack of much content that compresses to nothing: zeros, or JSON that takes thirty times its bytes when parsed."""
+    members = dict(source.members)
+    manifest = json.loads(members[MANIFEST])
+    size = rng.choice((1, 4, 31, 40)) << 20
+    pattern = rng.choice((b"\0", b"[],"))
+    content = b"[" + pattern * (size // len(pattern)) + b"0]"
+    table = pa.table(
+        {
+            "digest": pa.array([blake3(content).digest()], pa.binary(32)),
+            "media_type": pa.array(["application/json"]),
+            "content": pa.array([content], pa.large_binary()),
+        }
+    )
+    members["artifacts/zeros.arrow"] = _compressed(table)
+    manifest["trace"].setdefault("packs", []).append({"path": "artifacts/zeros.arrow", "artifacts": 1})
+    artifacts = manifest["trace"]["tables"].get("artifacts")
+    if artifacts is not None:  # one that is meant to be JSON, perhaps
+        rows = pa.ipc.open_file(pa.BufferReader(members[artifacts["path"]])).read_all()
+        at = rng.randrange(rows.num_rows)
+        for name, value in (("digest", blake3(content).digest()), ("size", len(content))):
+            values = rows.column(name).to_pylist()
+            values[at] = value
+            column = rows.schema.get_field_index(name)
+            rows = rows.set_column(
+                column, rows.schema.field(name), pa.array(values, rows.schema.field(name).type)
+            )
+        members[artifacts["path"]] = _compressed(rows)
+    return _resealed(members, manifest, path)
+
+
+def _directory(source: Source, rng: random.Random, path: Path) -> str:
+    """A ZIP file whose directory has many entries, whatever it says of their number."""
+    entry = central_header(Entry("a", 0, 0), 0)
+    count = rng.choice((100, 99_999, 200_000))
+    said = rng.choice((count, 3, 65_535))
+    path.write_bytes(entry * count + end_records(said, count * len(entry), 0))
+    return "bundle"
+
+
+def _compressed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+_MUTATIONS: dict[str, tuple[Callable[[Source, random.Random, Path], str], float]] = {
     "raw bundle": (_raw_bundle, 1),
     "raw stream": (_raw_stream, 1),
     "member bytes": (_member_bytes, 2),
     "cells": (_cells, 5),
     "manifest": (_manifest, 2),
     "records": (_records, 3),
+    "equal rows": (_equal_rows, 0.05),
+    "zeros": (_zeros, 0.05),
+    "directory": (_directory, 0.05),
 }

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import zipfile
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from semtrace.build import TraceBuilder
+from semtrace.check import check_bundle
 from semtrace.errors import FormatError, IntegrityError, SemtraceError
 from semtrace.records.document import canonical_json
 from semtrace.records.enums import OperationKind
@@ -23,6 +25,7 @@ from semtrace.store.arrow import MAGIC, ArrowFile, Believed, allowance, arrow_by
 from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.container import MANIFEST
 from semtrace.store.digests import artifact_digest, show
+from semtrace.store.packs import PACK_SCHEMA
 from semtrace_conformance.making.draft import Encoding
 from semtrace_conformance.making.reader_arrow import File
 
@@ -474,6 +477,55 @@ def test_what_is_claimed_of_members_that_are_not_there_allows_nothing(tmp_path, 
     with pytest.raises(FormatError) as caught:
         _ = open_bundle(path).trace
     assert caught.value.requirement == "ST-BND-025"
+
+
+def growth_mib(use, path):
+    """The most memory that a use takes over what the process has, in MiB."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak_mib()
+    use(path)
+    return peak_mib() - before
+
+
+def peak_mib():
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
+
+
+def with_pack(path, batches):
+    """A bundle with one more pack, all digests of bytes made to fit."""
+    write(path, directory=True)
+    table = pa.table(
+        [
+            pa.array([artifact_digest(raw) for raw in batches], pa.binary(32)),
+            pa.array(["text/plain"] * len(batches)),
+            pa.array(batches, pa.large_binary()),
+        ],
+        schema=PACK_SCHEMA,
+    )
+    raw = _stored_with(table, pa.Codec("zstd"), rows=1)
+    (path / "artifacts/more.arrow").write_bytes(raw)
+    values = json.loads((path / MANIFEST).read_bytes())
+    stored = {"path": "artifacts/more.arrow", "bytes": raw.size, "artifacts": len(batches)}
+    values["trace"]["packs"].append(stored | {"digest": show(artifact_digest(raw.to_pybytes()))})
+    del values["digest"]
+    values["digest"] = show(artifact_digest(canonical_json(values)))
+    (path / MANIFEST).write_bytes(canonical_json(values))
+    return path
+
+
+def test_packs_that_decompress_to_much_are_read_in_little_memory(tmp_path):
+    """Of 240 MiB in some kilobytes no more is held than some record batches; 60 more are refused."""
+    batches = [bytes([at]) * (30 << 20) for at in range(9)]
+    path = with_pack(tmp_path / "x", batches[:8])
+    assert growth_mib(lambda path: check_bundle(open_bundle(path)), path) < 128
+    path = with_pack(tmp_path / "y", batches)
+    assert {"ST-BND-026"} <= {finding.requirement for finding in check_bundle(open_bundle(path))}
+
+
+def test_tables_of_equal_rows_are_checked_in_little_memory(tmp_path):
+    path = with_tables(tmp_path / "x", 40_000)
+    assert growth_mib(lambda path: check_bundle(open_bundle(path)), path) < 64
 
 
 def _stored_with(table, codec, rows=None):
