@@ -201,6 +201,12 @@ class HttpBackend:
         return None if size is None else Vocabulary(first=min(max(PROMPT) + 1, size - 1), size=size)
 
     @cached_property
+    def _generates(self) -> bool:
+        """Whether there is anything but embeddings."""
+        kinds = self._setup.trace.operations.ints("kind")[runs_on_backend(self._setup.trace)]
+        return bool((kinds == OperationKind.LLM).any()) or not len(kinds)
+
+    @cached_property
     def _inputs(self) -> Inputs:
         found, scenario = self.examination, self._setup.scenario
         return Inputs(
@@ -211,7 +217,7 @@ class HttpBackend:
             copies=scenario.copies,
             vocabulary=self._vocabulary,
             known_ids=found.vocabulary_size,
-            takes_ids=not found.cannot("token_prompts"),
+            takes_ids=not found.cannot("token_prompts" if self._generates else "embeddings"),
             synthetic_outputs=self._settings.synthetic_outputs,
         )
 
@@ -340,10 +346,12 @@ class HttpBackend:
         wanted = self._setup.scenario.warm_up
         count = WARM_UP if wanted is None else wanted
         client = Client(self._pool, self._target, self._key, WARM_UP_NS, lambda: self._clock.stopping)
-        kinds = self._setup.trace.operations.ints("kind")[runs_on_backend(self._setup.trace)]
         members: dict[str, Any]
-        if len(kinds) and not (kinds == OperationKind.LLM).any():
-            path, members = EMBEDDINGS, {"input": list(PROMPT)}
+        if not self._generates:
+            path, members = (
+                EMBEDDINGS,
+                {"input": "one two three" if self._inputs.kind == "text" else list(PROMPT)},
+            )
         elif self._inputs.kind == "text":
             path, members = CHAT, {"messages": MESSAGES, "max_tokens": 2}
         else:

@@ -162,6 +162,29 @@ def test_without_streams_the_first_token_is_not_known():
     assert violations(trace, execution) == []
 
 
+@pytest.mark.parametrize("inputs", ["auto", "text"])
+def test_a_server_of_embeddings_alone(inputs):
+    made = TraceBuilder()
+    row = made.operation(made.task("t"), OperationKind.EMBED, "embed", prompt_tokens=3)
+    made.segment(row, Role.USER, "three short words", tokens=3)
+    trace = made.build().trace
+
+    def script(asked):
+        if asked.head.startswith("GET /v1/models"):
+            return [as_json({"data": [{"id": "m"}]})]
+        if not asked.head.startswith("POST /v1/embeddings"):
+            return [plain("404 Not Found", b"")]
+        count = 3 if isinstance(asked.json["input"], str) else len(asked.json["input"])
+        return [as_json({"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": count}})]
+
+    with raw_server(script) as server:
+        execution = run(trace, server.url, settings={"inputs": inputs})
+        sent = requests_of(server)[0].json
+    assert rows(execution, "outcome", "prompt_tokens", "output_tokens") == [(EventOutcome.OK, 3, NULL)]
+    assert sent == {"model": "m", "input": "three short words"}
+    assert violations(trace, execution) == []
+
+
 HINTED = {
     "tasks": [{}, {}],
     "stages": [{"name": "s", "task": 1}],
