@@ -21,7 +21,8 @@ ARGUMENTS = (
     "--max-num-seqs", str(SCHEDULER["max_num_seqs"]), "--max-model-len", str(SCHEDULER["max_model_len"]),
     "--max-num-batched-tokens", str(SCHEDULER["max_num_batched_tokens"]),
 )  # fmt: skip
-SECOND = 1_000_000_000
+LATE = 60_000_000_000
+"""How punctual the client is on a busy machine is not asked here."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,6 @@ def ran(trace, tmp_path_factory):
         scenario = {
             "mode": "token_locked",
             "arrivals": {"kind": "together"},
-            "tolerance_ns": 60 * SECOND,  # how punctual it is on a busy machine is not asked here
             "backend": {"name": "http", "settings": {"url": url, "inputs": "token_ids"}},
         }
         (folder / "scenario.json").write_text(json.dumps(scenario))
@@ -75,7 +75,7 @@ def test_ids_are_the_recorded_ones(trace, ran):
 
 
 def test_audit_is_clean(trace, ran):
-    report = audit(trace, ran[0]).as_dict()
+    report = audit(trace, ran[0], tolerance_ns=LATE).as_dict()
     assert report["findings"] == []
     judged = {rule["requirement"]: rule["judged"] for rule in report["rules"]}
     for requirement in ("ST-AUD-020", "ST-AUD-021", "ST-AUD-022", "ST-AUD-023", "ST-AUD-030"):
@@ -85,10 +85,21 @@ def test_audit_is_clean(trace, ran):
 def test_the_servers_steps_are_joined(trace, ran):
     made, log, _ = ran
     joined = join(made, read_steps([log]))
-    report = audit(trace, joined).as_dict()
+    report = audit(trace, joined, tolerance_ns=LATE).as_dict()
     assert report["findings"] == []
     judged = {rule["requirement"]: rule["judged"] for rule in report["rules"]}
-    for requirement in ("ST-AUD-062", "ST-AUD-063", "ST-AUD-065", "ST-AUD-066", "ST-AUD-068"):
+    for requirement in (
+        "ST-AUD-062",
+        "ST-AUD-063",
+        "ST-AUD-065",
+        "ST-AUD-066",
+        "ST-AUD-068",
+        "ST-AUD-071",
+        "ST-AUD-072",
+        "ST-AUD-074",
+        "ST-AUD-075",
+        "ST-AUD-076",
+    ):
         assert judged[requirement] > 100, requirement
     calls = joined.events.ints("output_ids") >= 0
     events = joined.events

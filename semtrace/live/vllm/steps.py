@@ -350,7 +350,8 @@ class _Joined:
     def _blocks(self, block_bytes: int) -> pa.Table:
         """What happened to blocks, in the order of time; in one instant as it was written down."""
         moves = {name: _ints(self._log.moves[name]) for name in _MOVE}
-        moves["time_ns"] = self._time(moves["time_ns"], moves["server"])
+        # What was before time 0 is told then, in its order: blocks keep what they got from it.
+        moves["time_ns"] = np.maximum(self._time(moves["time_ns"], moves["server"]), 0)
         order = np.argsort(moves["time_ns"], kind="stable")
         time, server, action, request, first, count, place = (moves[name][order] for name in _MOVE)
         rows = np.arange(len(time))

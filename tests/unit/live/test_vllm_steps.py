@@ -196,6 +196,23 @@ def test_a_clock_that_was_read_late_once_shifts_nothing(client, tmp_path):
     assert made["steps"].ints("start_ns").tolist() == [10, 21, 31, 41]
 
 
+def test_blocks_of_questions_before_the_run_keep_what_they_got(client, tmp_path):
+    asked = [
+        {"kind": "request", "max_tokens": 1, "priority": 0, "n": 7, "id": "cmpl-doctor-0", "prompt_tokens": 4, **at(-300)},
+        {**step(0, -200, [[7, "new", 0, 4]], free=3, moves=[["allocate", 7, 0, [[4, 1]]]])},
+        computed(0, -100, [[7, 1]], [[7, "length"]], moves=[["free", 7, None, [[4, 1]]]]),
+    ]  # fmt: skip
+    records = lines()
+    made = join(client, read_steps([write(tmp_path, [records[0], *asked, *records[1:]])]))
+    assert rows(made, "blocks", "time_ns", "sequence", "action", "event", "first_block")[:3] == [
+        (0, 0, 1, None, 4),
+        (0, 1, 3, None, 4),
+        (10, 0, 1, 0, 1),
+    ]
+    assert made["steps"].ints("start_ns").tolist() == [10, 21, 31, 41]
+    assert list(check_execution(made, None)) == []
+
+
 def test_killed_while_it_wrote(client, tmp_path):
     whole = lines()
     path = write(tmp_path, whole[:-1], end=json.dumps(whole[-1]).encode()[:30])
