@@ -19,8 +19,9 @@ import pytest
 
 from semtrace.check import check_execution, check_trace
 from semtrace.live.prompts import Inputs
+from semtrace.measure.audit import audit
 from semtrace.records.columns import NULL
-from semtrace.records.enums import OperationKind
+from semtrace.records.enums import BlockAction, OperationKind
 from semtrace.store.bundle import open_bundle
 from support.vllm_driver import SCRIPTS, environment
 from support.vllm_work import tiny_model
@@ -144,3 +145,17 @@ def test_times_are_in_order_and_prefixes_were_found(recorded: Any):
     cached = events.ints("cached_tokens")
     assert (cached % 32 == 0).all()
     assert (cached >= 64).sum() >= 7  # the instructions, from the second of each agent's turns on
+
+
+def test_steps_and_blocks_are_those_of_the_run(recorded: Any):
+    bundle, told, _ = recorded
+    execution = bundle.execution("native")
+    report = audit(bundle.trace, execution)
+    assert report.findings == []
+    judged = {rule.requirement: rule.judged for rule in report.rules}
+    assert judged["ST-AUD-063"] == told["steps"] == execution["steps"].rows > 0
+    assert judged["ST-AUD-065"] == execution.events.rows
+    blocks = execution["blocks"]
+    action, held = blocks.ints("action"), blocks.ints("blocks")
+    taken = held[(action == BlockAction.ALLOCATE) | (action == BlockAction.HIT)].sum()
+    assert taken == held[action == BlockAction.FREE].sum() > 0
