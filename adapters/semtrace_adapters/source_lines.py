@@ -60,7 +60,7 @@ def check_line(line: bytes, path: Path, number: int) -> None:
         line.count(b"{") + line.count(b"[") > _BRACKETS or has_too_many_values(line)
     ):
         raise FormatError(
-            f"a line of {len(line)} bytes with more values than one of a log has",
+            f"a line that has, in {len(line)} bytes, more values than one of a log",
             code="source.line",
             path=f"{path}:{number}",
             hint="leave the line out",
