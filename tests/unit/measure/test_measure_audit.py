@@ -170,6 +170,7 @@ def test_a_missing_operation_leaves_what_follows_unjudged():
 
 
 def test_a_barrier_of_which_one_end_is_not_known_is_not_judged():
+    """ST-AUD-105."""
     both = plan_of(TRACE, groups=[{"wait": [1, 2], "hold": [3]}])
     execution = change(run(TRACE, both), {2: {"finished_ns": None}})
     report = audit(TRACE, execution)
@@ -359,6 +360,7 @@ def test_root_latency_below_the_critical_path_is_caught_where_ready_times_cannot
 
 
 def test_lateness_is_reported_with_where_it_was_measured():
+    """ST-AUD-106, for the tolerance that is judged by; the other is in the tests of hostile headers."""
     report = audit(TRACE, run(TRACE, clock="wall", tolerance_ns=1, shift={1: 3, 2: 1, 4: 1}))
     assert {finding.requirement for finding in report.findings} == {"ST-AUD-033"}
     shown = report.as_dict()["lateness"]

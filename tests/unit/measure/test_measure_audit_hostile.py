@@ -161,6 +161,7 @@ def test_a_native_run_that_says_nothing_of_times_is_no_pass(at):
     ],
 )
 def test_a_header_that_lacks_or_contradicts_something_is_caught(header, requirement):
+    """With a million copies no instances are made (ST-AUD-107)."""
     execution = Execution(IDEAL.header.model_copy(update=header), IDEAL.tables, IDEAL.content)
     assert finds(execution) == {requirement}
 
@@ -202,6 +203,7 @@ def later(by_ns: int) -> Execution:
 
 
 def test_arrivals_moved_on_a_wall_clock_are_caught_whatever_the_execution_allows_itself():
+    """ST-AUD-006; and both tolerances are reported (ST-AUD-106)."""
     assert finds(later(10**9)) == {"ST-AUD-006"}
     assert finds(later(MOST_TOLERATED_NS + 1)) == {"ST-AUD-006"}
     assert finds(later(MOST_TOLERATED_NS)) == set()
