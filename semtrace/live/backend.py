@@ -121,6 +121,7 @@ class HttpBackend:
         while not self._clock.stopping and (pool.tend() or self._bodies.ahead(WARM_UP_NS) or pool.turn(0)):
             pass
         pool.reserve = min(pool.reserve, SPARE)
+        pool.begin_counting()
         self._clock.begin(LEAD_NS)
 
     @cached_property

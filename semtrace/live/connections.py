@@ -163,6 +163,10 @@ class Pool:
         for fd in list(self._setting_up):
             self._forget(self._open[fd])
 
+    def begin_counting(self) -> None:
+        """What was counted before the run, and is not the run's, is forgotten."""
+        self.counts.opened_late = self.counts.waited = self.counts.resent = 0
+
     # --- sending ---------------------------------------------------------------------------------------
 
     def send(self, receiver: Receiver, data: bytes) -> None:

@@ -438,6 +438,8 @@ def test_requests_are_made_before_they_are_due():
     facts = execution.header.environment["requests"]
     assert (facts["made_ahead"], facts["made_late"], facts["warm_up"]) == (30, 0, live_backend.WARM_UP)
     assert facts["prompt_counts"] == {"equal": 30}
+    counts = execution.header.environment["connections"]
+    assert (counts["opened_late"], counts["waited"], counts["resent"]) == (0, 0, 0)
 
 
 # --- what is refused before the run ----------------------------------------------------------------------
