@@ -1,6 +1,6 @@
 """vLLM's scheduler, writing down what it does: each request, each step, and what happens to each block (spec, vllm.md).
 
-It needs vLLM alone. The file is named by the environment variable `SEMTRACE_VLLM_LOG`, or by `{"semtrace_step_log": PATH}` in
+It needs vLLM alone, and what vLLM needs. The file is named by the environment variable `SEMTRACE_VLLM_LOG`, or by `{"semtrace_step_log": PATH}` in
 vLLM's `--additional-config`, which goes first. With data parallelism every engine but the first has the file `PATH.<rank>`. Nothing
 that vLLM decides changes: every method does what it did.
 
@@ -10,12 +10,12 @@ has lost no more than the step that it was in.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import vllm
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -33,6 +33,7 @@ VARIABLE: Final = "SEMTRACE_VLLM_LOG"
 """The environment variable that names the file."""
 OPTION: Final = "semtrace_step_log"
 """The member of vLLM's additional configuration that names it."""
+_encode: Final = msgspec.json.Encoder().encode
 _BATCH: Final = 1 << 16
 """Bytes of lines that wait for the end of a step, at most."""
 
@@ -74,6 +75,7 @@ def recording(scheduler: type[Scheduler], sink: Callable[[dict[str, Any]], None]
             self._moves: list[list[Any]] = []
             self._preempted: list[int] = []
             self._evicted: list[int] = []
+            self._holds: dict[str, int] = {}  # by request, how many blocks it holds
             self._lines: list[bytes] = []
             self._held = 0
             self._file = None if sink is not None else _open(path_of(self.vllm_config))
@@ -195,6 +197,7 @@ def recording(scheduler: type[Scheduler], sink: Callable[[dict[str, Any]], None]
             if self._watches:
                 blocks = self.kv_cache_manager.get_block_ids(request.request_id)[0]
                 self._move("free", request, None, blocks)
+                self._holds.pop(request.request_id, None)
             super()._free_request_blocks(request)
 
         def _watch(self) -> bool:
@@ -212,16 +215,24 @@ def recording(scheduler: type[Scheduler], sink: Callable[[dict[str, Any]], None]
                 return done
 
             def allocating(request: Request, *arguments: Any, **named: Any) -> Any:
-                before = len(manager.get_block_ids(request.request_id)[0])
                 new = allocate(request, *arguments, **named)
-                if new is not None:
-                    held = manager.get_block_ids(request.request_id)[0]
-                    taken = len(new.get_block_ids()[0])
-                    hits = held[before : len(held) - taken]
+                if new is None:
+                    return new
+                taken = new.get_block_ids()[0]
+                name = request.request_id
+                at = self._holds.get(name)
+                if at is None:  # admitted: what it holds besides was found
+                    held = manager.get_block_ids(name)[0]
+                    at = len(held) - len(taken)
                     self._move("evict", request, None, self._evicted)
-                    self._move("hit", request, before, hits)
-                    self._move("allocate", request, before + len(hits), held[len(held) - taken :])
-                    self._evicted = []
+                    self._move("hit", request, 0, held[:at])
+                elif taken:
+                    self._move("evict", request, None, self._evicted)
+                else:
+                    return new
+                self._move("allocate", request, at, taken)
+                self._holds[name] = at + len(taken)
+                self._evicted = []
                 return new
 
             manager.allocate_slots = allocating
@@ -283,7 +294,7 @@ def recording(scheduler: type[Scheduler], sink: Callable[[dict[str, Any]], None]
             if sink is not None:
                 sink(record)
                 return
-            line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+            line = _encode(record) + b"\n"
             self._lines.append(line)
             self._held += len(line)
             if now or self._held > _BATCH:
