@@ -223,7 +223,10 @@ def _text(
         mark = "[green]conformant[/green]" if claim.conformant else "[red]not conformant[/red]"
         absent = ", ".join(f"{count} × {feature}" for feature, count in claim.not_applicable.items())
         table.add_row(name, str(claim.points), str(claim.of), absent, mark if claim.of else "not claimed")
-    lines: list[RenderableType] = [table, *_failures(certificate, suite)]
+    from semtrace_conformance.reports import graded
+
+    told = [said for name, claim in certificate.profiles.items() if (said := graded(name, claim))]
+    lines: list[RenderableType] = [table, *map(escape, told), *_failures(certificate, suite)]
     if ignored:
         lines.append(f"declared, but not known to the suite, and ignored: {escape(', '.join(ignored))}")
     lines.append(escape(sentence))

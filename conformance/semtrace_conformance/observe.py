@@ -13,7 +13,7 @@ from blake3 import blake3
 from semtrace_conformance.messages import BadMessageError, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from semtrace_conformance.tables import Tables
@@ -70,22 +70,31 @@ def observe_execution(path: Path, tables: Tables) -> dict[str, Any]:
         digests = sorted(_content(members, stored, named))
     except UnsoundError as error:
         return {"problems": [str(error)]}
-    events = {name: read["events"].column(name).to_pylist() if name in read["events"].schema.names else None
-              for name in _JUDGED} if "events" in read else {}  # fmt: skip
-    rows = read["events"].num_rows if "events" in read else 0
-    columns = {name: [None] * rows if values is None else values for name, values in events.items()}
-    ids = columns.pop("output_ids", [])
-    columns["output_digest"] = [
-        digests[each] if each is not None and each < len(digests) else None for each in ids
+    events = _columns(read.get("events"), _JUDGED)
+    events["output_digest"] = [
+        digests[each] if each is not None and each < len(digests) else None
+        for each in events.pop("output_ids")
     ]
+    instances = _columns(read.get("instances"), ("task", "arrival_ns"))
     header = stored.get("header", {})
-    instances = read["instances"].select(["task", "arrival_ns"]).to_pylist() if "instances" in read else []
     return {
         "execution": {
             "header": {name: header.get(name) for name in ("clock", "measured_at", "mode", "origin_unix_ns")},
-            "instances": instances,
-            "events": columns,
+            "instances": [
+                dict(zip(instances, row, strict=True)) for row in zip(*instances.values(), strict=True)
+            ],
+            "events": events,
         }
+    }
+
+
+def _columns(table: pa.Table | None, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Columns of a table; those that were left out are null."""
+    if table is None:
+        return {name: [] for name in names}
+    known = set(table.schema.names)
+    return {
+        name: table.column(name).to_pylist() if name in known else [None] * table.num_rows for name in names
     }
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from semtrace_conformance.certificate import CaseResult, Certificate
+    from semtrace_conformance.certificate import CaseResult, Certificate, ProfileClaim
     from semtrace_conformance.suite import Suite
 
 _STYLE: Final = """
@@ -110,11 +110,33 @@ def html(certificate: Certificate, suite: Suite) -> str:
         '<table><tr><th>profile<th class="n">points<th class="n">of<th>features<th>not applicable<th>',
         *_profiles(certificate),
         "</table>",
+        *(
+            f"<p>{escape(said)}"
+            for name, claim in certificate.profiles.items()
+            if (said := graded(name, claim))
+        ),
         *_cases(certificate, suite),
         _footer(certificate),
         "</html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def graded(name: str, claim: ProfileClaim) -> str | None:
+    """The grades of a profile in a sentence; None of one that has none."""
+    found = claim.grades
+    if found is None:
+        return None
+    own = found.self_reported
+    said = f"{name}: witnessed {found.witnessed.points} of {found.witnessed.of} cases, " + (
+        "not self-reported" if own is None else f"self-reported {own.points} of {own.of}"
+    )
+    late = found.lateness
+    if not late["requests"]:
+        return said
+    share = f"{late['within_1ms_ppm'] / 10_000:.2f} %"
+    times = ", ".join(f"{each} {late[f'{each}_ns'] / 1e6:.3f} ms" for each in ("p50", "p99", "max"))
+    return f"{said}; at the {found.measured_at} {share} of {late['requests']} requests came within 1 ms of their release ({times})"
 
 
 def _footer(certificate: Certificate) -> str:
