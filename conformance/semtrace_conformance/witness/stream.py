@@ -35,8 +35,8 @@ class Stream:
     """
 
     __slots__ = (
-        "asked", "attempt", "connection", "due_ns", "ended_ns", "entry", "fault", "first_ns", "head", "ids", "name", "number",
-        "reason", "request", "script", "sent", "service", "status", "token_ns", "told",
+        "asked", "attempt", "connection", "cut", "due_ns", "ended_ns", "fault", "first_ns", "head", "ids", "name",
+        "number", "reason", "request", "script", "sent", "service", "status", "streams", "token_ns", "told",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,7 @@ class Stream:
         self.head = head
         self.asked = asked
         self.script = script
+        self.streams = asked.stream and asked.path != EMBEDDINGS
         self.number = number
         self.request = request
         self.attempt = attempt
@@ -63,6 +64,7 @@ class Stream:
         self.fault = fault
         self.name = answers.name_of(asked, head.headers.get("x-request-id") or str(number))
         self.ids, self.reason = output(script, asked, most, fault) if most else (array("I"), "")
+        self.cut = min(fault.after_tokens or 0, len(self.ids)) if isinstance(fault, _CUTS) else None
         self.sent = 0
         self.told = False
         self.status: int | None = None
@@ -75,7 +77,7 @@ class Stream:
         )
         if at_once:
             self.due_ns: int | None = 0
-        elif asked.stream and asked.path != EMBEDDINGS:
+        elif self.streams:
             self.due_ns = self.token_ns
         else:
             self.due_ns = self.token_ns + service.token_ns * max(len(self.ids) - 1, 0)
@@ -83,6 +85,8 @@ class Stream:
     def advance(self) -> bool:
         """Send what is due; returns whether the answer is over. One that hangs has no `due_ns` any more."""
         fault = self.fault
+        if fault is None and self.streams:
+            return self._chunk(None)
         if isinstance(fault, Status):
             after = None if fault.retry_after_s is None else str(fault.retry_after_s)
             return self._whole(fault.status, answers.problem(fault.status, "as the script says"), after)
@@ -92,7 +96,7 @@ class Stream:
             self._hand_over(b"this is no answer\r\n\r\n", end=True)
             self.connection.closing = True
             return True
-        if isinstance(fault, Garbage) or not self.asked.stream or self.asked.path == EMBEDDINGS:
+        if isinstance(fault, Garbage) or not self.streams:
             return self._document(fault)
         return self._chunk(fault)
 
@@ -154,7 +158,7 @@ class Stream:
 
     def _chunk(self, fault: Any) -> bool:
         """Send the next chunk of a stream."""
-        cut = min(fault.after_tokens or 0, len(self.ids)) if isinstance(fault, _CUTS) else None
+        cut = self.cut
         begin = self.sent
         end = min(begin + (self.service.chunk if begin else 1), len(self.ids))
         if cut is not None:
