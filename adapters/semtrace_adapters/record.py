@@ -28,7 +28,8 @@ def _group() -> None:
 @command
 def vllm(
     server: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="The server's command, as you would run it.")
+        list[str],
+        typer.Argument(metavar="COMMAND", help="After --, the server's command as you would run it."),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="BUNDLE", help="The bundle to write, OUT.semtrace.")
