@@ -34,8 +34,12 @@ class KvState(Protocol):
         """Blocks that nobody holds, whatever they keep."""
         ...
 
-    def find(self, keys: Iterable[int]) -> list[int]:
+    def find(self, keys: Sequence[int]) -> list[int]:
         """The blocks of the longest run of keys, from the first on, that the pool has (ST-ENG-041)."""
+        ...
+
+    def match(self, keys: Sequence[int]) -> tuple[int, int]:
+        """How many blocks `find` has, and how many of them nobody holds."""
         ...
 
     def idle(self, blocks: Iterable[int]) -> int:
@@ -80,12 +84,15 @@ class KvState(Protocol):
 
     # Requests.
 
-    def waiting(self) -> Sequence[int]:
-        """Events of the requests that wait, the next first; those passed over keep their places."""
+    def waiting(self) -> Iterator[int]:
+        """Events of the requests that wait, the next first; those passed over keep their places.
+
+        It takes time for those that are asked for only, and holds until a step starts.
+        """
         ...
 
-    def needs(self) -> Iterator[int]:
-        """For each request that waits and is not passed over, in order: blocks to hold all its tokens beside what it hits (ST-ENG-033)."""
+    def need(self, event: int) -> int:
+        """Blocks to hold all tokens of a request that waits, beside those that it hits and others hold (ST-ENG-033)."""
         ...
 
     def running(self) -> tuple[int, int]:

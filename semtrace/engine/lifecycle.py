@@ -258,7 +258,7 @@ class Lifecycle:
         return notices
 
     def _missing(self, server: int) -> int:
-        need = next(self._states[server].needs(), 0)
+        need = next(self._view.waiting_needs(server), 0)
         return max(need - self._states[server].free_count, 0)
 
     def _tell(self, notice: Notice) -> None:
@@ -346,9 +346,7 @@ class Lifecycle:
             state.pressed()
             self._tell(Pressure(server, self._missing(server)))
             return True
-        events = state.waiting()
-        waiting = [mechanism.waiting[event] for event in events if event in mechanism.waiting]
-        if any(not state.passed_over(event) for event in events):
+        if any(not state.passed_over(event) for event in state.waiting()):
             if self.unpin_least(server):
                 return True
             if state.reserved:
@@ -356,18 +354,16 @@ class Lifecycle:
                 self._force(None, inputs, choice_text([Reserve(0)]))
                 state.reserved = 0
                 return True
-            for call in waiting:
-                if call.reused:
-                    self._force(call.event, {"context": call.held.id, "server": server}, "no reuse")
-                    mechanism.return_borrowed(call)
-                    call.reused = call.charge_ns = 0
-                    state.reuse(call.event, None)
-                    return True
-        for call in waiting:
-            if call.put_off:
-                self._force(call.event, {"context": call.held.id, "server": server}, choice_text([Unhold()]))
-                mechanism.put(call, put_off=False)
+            call = mechanism.first(server, mechanism.reusing[server])
+            if call is not None:
+                self._force(call.event, {"context": call.held.id, "server": server}, "no reuse")
+                mechanism.no_reuse(call)
                 return True
+        call = mechanism.first(server, mechanism.put_off[server])
+        if call is not None:
+            self._force(call.event, {"context": call.held.id, "server": server}, choice_text([Unhold()]))
+            mechanism.put(call, put_off=False)
+            return True
         return False
 
     def unpin_least(self, server: int) -> bool:

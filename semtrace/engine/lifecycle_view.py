@@ -51,8 +51,18 @@ class EngineView:
         return self._states[server].free_count
 
     def waiting_needs(self, server: int) -> Iterator[int]:
-        """Blocks that each waiting request needs, the next one first; not those passed over."""
-        return self._states[server].needs()
+        """Blocks that each waiting request needs, the next one first; not those passed over.
+
+        It takes time for those that are asked for only, and is of this instant.
+        """
+        return self._needs(self._states[server], self.now_ns)
+
+    def _needs(self, state: KvState, asked_ns: int) -> Iterator[int]:
+        for event in state.waiting():
+            if not state.passed_over(event):
+                yield state.need(event)
+                if self.now_ns != asked_ns:
+                    raise ValueError("goes on with what requests needed in an instant that is over")
 
     def running(self, server: int) -> int:
         """Requests that run."""
@@ -82,14 +92,14 @@ class EngineView:
         found: dict[TierName, int] = {}
         for name in TierName:
             tier = self._transfers.tier(name, held.server)
-            found[name] = 0 if tier is None else sum(map(tier.readable, held.keys))
+            found[name] = 0 if tier is None else tier.count_readable(held.keys)
         waits = min(((since, event) for event, (since, _) in held.tools.items()), default=None)
         return Context(
             id=held.id,
             server=held.server,
             tokens=len(held.keys) * self._block_size,
             blocks=len(held.keys),
-            device_blocks=len(self._states[held.server].find(held.keys)),
+            device_blocks=self._states[held.server].match(held.keys)[0],
             host_blocks=found[TierName.HOST],
             remote_blocks=found[TierName.REMOTE],
             pinned=held.pin is not None,
@@ -136,7 +146,7 @@ class EngineView:
 
     def call(self, call: Waiting) -> Call:
         """A call that waits, as a policy sees it."""
-        device = len(self._states[call.server].find(call.keys))
+        device, _ = self._states[call.server].match(call.keys)
         below = {} if call.held.loading else dict(self._transfers.chain(call.server, call.keys[device:]))
         size = self._block_size
         return Call(

@@ -26,6 +26,7 @@ from semtrace.records.enums import BlockAction, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from semtrace.engine.contexts import Contexts, Held
     from semtrace.engine.kv_state import KvState
@@ -97,6 +98,8 @@ class Mechanism:
     Attributes:
         now_ns: the instant.
         waiting: calls that were submitted and not admitted, by event.
+        put_off: of those of each server, the events of those that a policy holds back.
+        reusing: the same of those that are to reuse tokens.
     """
 
     def __init__(
@@ -118,6 +121,9 @@ class Mechanism:
         self._wakes: list[tuple[int, int]] = []  # (time, context)
         self._pins = 0
         self._wanted: list[set[int]] = [set() for _ in states]  # calls whose load is to be tried again
+        self.put_off: list[set[int]] = [set() for _ in states]
+        self.reusing: list[set[int]] = [set() for _ in states]
+        self._loading: dict[int, dict[int, Waiting]] = {}  # calls that wait for a load, by context and event
 
     def act(self, held: Held, event: int | None, action: Action) -> str | None:
         """Carry out an action (ST-LIF-024 and ST-LIF-038 are here, the others below).
@@ -258,12 +264,11 @@ class Mechanism:
     def _load_at_once(self, call: Waiting, until_ns: int | None) -> str | None:
         """Load for a call, behind those who wait before it."""
         state, ahead = self._states[call.server], 0
-        needs = state.needs()
         for event in state.waiting():
             if event == call.event or ahead > state.free_count:
                 break
             if not state.passed_over(event):
-                ahead += next(needs)
+                ahead += state.need(event)
         return self._load_for(call, until_ns, ahead)
 
     def _load_for(self, call: Waiting, until_ns: int | None, ahead: int) -> str | None:
@@ -295,7 +300,16 @@ class Mechanism:
     def admitted(self, call: Waiting) -> None:
         """A call waits no more: nothing is loaded for it, and what was held for its reuse it holds itself."""
         self._want(call, None)
+        self.put_off[call.server].discard(call.event)
+        self.reusing[call.server].discard(call.event)
         self.return_borrowed(call)
+
+    def first(self, server: int, events: AbstractSet[int]) -> Waiting | None:
+        """The first of some calls that wait at a server."""
+        if not events:
+            return None
+        waiting = self._states[server].waiting()
+        return next((self.waiting[event] for event in waiting if event in events), None)
 
     @property
     def wants_loads(self) -> bool:
@@ -310,15 +324,17 @@ class Mechanism:
 
     def _load_in_order(self, server: int, events: set[int]) -> None:
         state = self._states[server]
-        ahead, needs = 0, state.needs()
+        ahead, left = 0, len(events)
         for event in state.waiting():
-            if ahead > state.free_count:
+            if left == 0 or ahead > state.free_count:
                 return
             if state.passed_over(event):
+                left -= event in events
                 continue
-            need = next(needs)
+            need = state.need(event)
             wanted = self.waiting[event].wanted if event in events else None
             if wanted is not None:
+                left -= 1
                 self._load_for(self.waiting[event], wanted.until_ns, ahead)
             if not state.passed_over(event):
                 ahead += need
@@ -329,9 +345,8 @@ class Mechanism:
         held.loading = False
         brought = [block for part in load.parts for block in part.blocks]
         self._pin(held, load.server, [*load.hits, *brought], load.until_ns, frozenset(brought))
-        for call in self.waiting.values():
-            if call.loading and call.held is held:
-                self.put(call, loading=False)
+        for call in self._loading.pop(held.id, {}).values():
+            self.put(call, loading=False)
 
     # Calls that wait.
 
@@ -345,6 +360,11 @@ class Mechanism:
         """Whether a policy holds a call back, and whether it waits for a load (ST-LIF-036); None: as before."""
         call.put_off = call.put_off if put_off is None else put_off
         call.loading = call.loading if loading is None else loading
+        (self.put_off[call.server].add if call.put_off else self.put_off[call.server].discard)(call.event)
+        if call.loading:
+            self._loading.setdefault(call.held.id, {})[call.event] = call
+        elif call.held.id in self._loading:
+            self._loading[call.held.id].pop(call.event, None)
         self._states[call.server].pass_over(call.event, held=call.put_off or call.loading)
 
     def _reuse(self, call: Waiting, action: Reuse) -> str | None:
@@ -367,12 +387,20 @@ class Mechanism:
         self._note_hits(call.server, call.event, blocks, "borrow")
         self.return_borrowed(call)
         call.borrowed, call.reused, call.charge_ns = blocks, action.tokens, action.charge_ns
+        (self.reusing[call.server].add if call.reused else self.reusing[call.server].discard)(call.event)
         count = action.borrow if action.master is not None else 0
         state.reuse(
             call.event,
             Reused(action.tokens, tuple(blocks), action.extra, action.master, action.first, count),
         )
         return None
+
+    def no_reuse(self, call: Waiting) -> None:
+        """A call is to reuse nothing any more."""
+        self.return_borrowed(call)
+        call.reused = call.charge_ns = 0
+        self.reusing[call.server].discard(call.event)
+        self._states[call.server].reuse(call.event, None)
 
     def return_borrowed(self, call: Waiting) -> None:
         """What was held for a call's reuse is let go: the call holds it itself, or does without."""

@@ -37,7 +37,7 @@ class StepState:
         """Blocks that nobody holds."""
         return self._pool.free_count
 
-    def find(self, keys: Iterable[int]) -> list[int]:
+    def find(self, keys: Sequence[int]) -> list[int]:
         """The blocks of the longest run of keys, from the first on, that the pool has."""
         found = []
         for key in keys:
@@ -46,6 +46,11 @@ class StepState:
                 break
             found.append(block)
         return found
+
+    def match(self, keys: Sequence[int]) -> tuple[int, int]:
+        """How many blocks `find` has, and how many of them nobody holds."""
+        found = self.find(keys)
+        return len(found), self.idle(found)
 
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of these nobody holds."""
@@ -76,15 +81,13 @@ class StepState:
         """Those of a chain that nobody holds go to the front of the free queue, with their keys."""
         return self._pool.demote(blocks)
 
-    def waiting(self) -> Sequence[int]:
+    def waiting(self) -> Iterator[int]:
         """Events of the requests that wait, the next first."""
-        return [request.id for request in self._scheduler.waiting]
+        return (request.id for request in self._scheduler.waiting)
 
-    def needs(self) -> Iterator[int]:
-        """Blocks that each request that waits and is not passed over needs, in order."""
-        for request in self._scheduler.waiting:
-            if not request.held_back:
-                yield self._scheduler.need(request)
+    def need(self, event: int) -> int:
+        """Blocks that a request that waits needs."""
+        return self._scheduler.need(self._requests[event])
 
     def running(self) -> tuple[int, int]:
         """Requests that run, and their computed tokens in all."""

@@ -7,14 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-
-@dataclass
-class _Held:
-    block: int
-    arriving: bool
-    readers: int = 0
+    from collections.abc import Container, Iterable, Sequence
 
 
 @dataclass
@@ -29,7 +22,11 @@ class MemoryTier:
     """
 
     blocks: int
-    _held: OrderedDict[int, _Held] = field(default_factory=OrderedDict)
+    _block: OrderedDict[int, int] = field(
+        default_factory=OrderedDict
+    )  # by content, the least recently used first
+    _arriving: set[int] = field(default_factory=set)
+    _readers: dict[int, int] = field(default_factory=dict)  # of contents that are read
     _free: list[int] = field(default_factory=list)
     _fresh: int = 0
 
@@ -41,24 +38,34 @@ class MemoryTier:
     @property
     def used(self) -> int:
         """Blocks that keep something, or soon will."""
-        return len(self._held)
+        return len(self._block)
 
     def readable(self, key: int) -> bool:
         """Whether the content is here, and can be read."""
-        held = self._held.get(key)
-        return held is not None and not held.arriving
+        return key in self._block and key not in self._arriving
+
+    def count_readable(self, keys: Iterable[int]) -> int:
+        """How many of these contents are here, and can be read."""
+        return sum(map(self.readable, keys) if self._arriving else map(self._block.__contains__, keys))
 
     def keeps(self, key: int) -> bool:
         """Whether the content is here, or arriving."""
-        return key in self._held
+        return key in self._block
 
     def touch(self, keys: Iterable[int]) -> None:
         """These contents were used now, the first least recently."""
+        to_end = self._block.move_to_end
         for key in keys:
-            self._held.move_to_end(key)
+            to_end(key)
 
-    def take(self, keys: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]] | None:
+    def take(
+        self, keys: Sequence[int], besides: Container[int] = ()
+    ) -> tuple[list[int], list[tuple[int, int]]] | None:
         """Blocks for contents that will arrive; none of them is kept yet.
+
+        Args:
+            keys: the contents.
+            besides: contents that are not to be evicted for them.
 
         Returns:
             the block of each, and what was evicted for them as (block, key), the least recently used first; None if there is
@@ -67,55 +74,54 @@ class MemoryTier:
         missing = len(keys) - self.free_count
         evicted: list[tuple[int, int]] = []
         if missing > 0:
-            for key, held in self._held.items():
-                if not held.arriving and held.readers == 0:
-                    evicted.append((held.block, key))
+            arriving, readers = self._arriving, self._readers
+            for key, block in self._block.items():
+                if key not in arriving and key not in readers and key not in besides:
+                    evicted.append((block, key))
                     if len(evicted) == missing:
                         break
             if len(evicted) < missing:
                 return None
-            for _, key in evicted:
-                self.drop(key)
-        taken = []
-        for key in keys:
-            if self._free:
-                block = self._free.pop()
-            else:
-                block = self._fresh
-                self._fresh += 1
-            self._held[key] = _Held(block, arriving=True)
-            taken.append(block)
+            for block, key in evicted:
+                del self._block[key]
+                self._free.append(block)
+        left = max(len(self._free) - len(keys), 0)
+        taken = self._free[left:][::-1]
+        del self._free[left:]
+        fresh = len(keys) - len(taken)
+        taken += range(self._fresh, self._fresh + fresh)
+        self._fresh += fresh
+        self._block.update(zip(keys, taken, strict=True))
+        self._arriving.update(keys)
         return taken, evicted
 
     def arrived(self, keys: Iterable[int]) -> None:
         """The transfer that fills these has ended."""
-        for key in keys:
-            self._held[key].arriving = False
+        self._arriving.difference_update(keys)
 
-    def read(self, keys: Iterable[int]) -> list[int]:
+    def read(self, keys: Sequence[int]) -> list[int]:
         """A transfer out of these begins: their blocks."""
-        blocks = []
+        self.touch(keys)
         for key in keys:
-            held = self._held[key]
-            held.readers += 1
-            self._held.move_to_end(key)
-            blocks.append(held.block)
-        return blocks
+            self._readers[key] = self._readers.get(key, 0) + 1
+        return self.places(keys)
 
     def places(self, keys: Iterable[int]) -> list[int]:
         """The blocks of contents that are here."""
-        return [self._held[key].block for key in keys]
+        return [self._block[key] for key in keys]
 
     def was_read(self, keys: Iterable[int]) -> None:
         """A transfer out of these has ended."""
         for key in keys:
-            self._held[key].readers -= 1
+            if self._readers[key] == 1:
+                del self._readers[key]
+            else:
+                self._readers[key] -= 1
 
     def drop(self, key: int) -> int | None:
         """Forget a content: its block, None if it is not here, arrives or is read."""
-        held = self._held.get(key)
-        if held is None or held.arriving or held.readers:
+        if key not in self._block or key in self._arriving or key in self._readers:
             return None
-        del self._held[key]
-        self._free.append(held.block)
-        return held.block
+        block = self._block.pop(key)
+        self._free.append(block)
+        return block

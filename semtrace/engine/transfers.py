@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress, takewhile
 from typing import TYPE_CHECKING
 
 from semtrace.engine.lifecycle_log import TIERS, Sent, runs_of
@@ -156,9 +157,7 @@ class Transfers:
         for name in TierName:
             tier = self.tier(name, server)
             if tier is not None:
-                end = start
-                while end < len(keys) and tier.readable(keys[end]):
-                    end += 1
+                end = start + sum(1 for _ in takewhile(tier.readable, keys[start:]))
                 if end > start:
                     found.append((name, keys[start:end]))
                 start = end
@@ -226,16 +225,16 @@ class Transfers:
         blocks = state.find(held.keys)
         if not blocks:
             return "nothing of the context is on the device"
-        keys = held.keys[: len(blocks)]
-        missing = [at for at, key in enumerate(keys) if not tier.keeps(key)]
-        moved = [keys[at] for at in missing]
+        keys = list(held.keys[: len(blocks)])
+        away = [not tier.keeps(key) for key in keys]
+        moved = list(compress(keys, away))
         job = Saving(
-            held, held.event, held.server, tier_name, drop, blocks, [blocks[at] for at in missing], moved
+            held, held.event, held.server, tier_name, drop, blocks, list(compress(blocks, away)), moved
         )
-        kept = [key for key in keys if tier.readable(key)]
-        tier.read(kept)  # so that what is there of the chain does not make room for the rest of it
-        got = tier.take(moved)
-        tier.was_read(kept)
+        tier.touch(filter(tier.readable, keys))
+        got = tier.take(
+            moved, besides=set(keys)
+        )  # what is there of the chain makes no room for the rest of it
         if got is None:
             return f"no room in tier {tier_name.value}"
         tier.touch(reversed(keys))  # so that the first block is the last to be forgotten
@@ -319,6 +318,8 @@ class Transfers:
     ) -> None:
         """One holder less for device blocks; with `drop` those that nobody holds then keep nothing."""
         dropped = set(self._states[server].release(blocks, drop=drop))
+        if not self._log.kept.blocks:
+            return
         for first, last in _alike([block in dropped for block in blocks]):
             action = BlockAction.DROP if blocks[first] in dropped else BlockAction.FREE
             self._log.block_rows(

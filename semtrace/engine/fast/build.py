@@ -51,6 +51,7 @@ class State:
         operation: by event, its operation.
         on_backend: by operation, whether it runs on a server.
         keys: the keys of all operations, one after the other; none without prefix caching.
+        first_key: where they begin in `b`.
         salt: by instance, what is added to them.
         compiled: whether the loop that ran it was.
         step_rows, run_rows: what the logs had when they were emptied.
@@ -65,6 +66,7 @@ class State:
     operation: Integers
     on_backend: NDArray[np.bool_]
     keys: Integers
+    first_key: int
     salt: Integers
     compiled: bool = False
     step_rows: list[Integers] = field(default_factory=list)
@@ -325,6 +327,7 @@ def build(
         operation,
         backend,
         keys,
+        key0,
         salt,
     )
 

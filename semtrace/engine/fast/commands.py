@@ -1,6 +1,7 @@
 """What a lifecycle policy's driver does to the blocks of a server, as commands to the kernel.
 
-Blocks are given and answered by their ids, keys as places in the server's table, both from `LIST0` on in `b`.
+Blocks are given and answered by their ids, from `LIST0` on in `b`. Keys are places in the server's table: of operations where they
+lie in `b`, with a salt; others are listed with the blocks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from semtrace.engine.fast.ahead_runs import close_ahead
 from semtrace.engine.fast.asynchronous import end_oldest
 from semtrace.engine.fast.layout import (
     ANSWER_COUNT,
+    ANSWER_IDLE,
     ASYNCHRONOUS,
     BASE,
     BLOCK_RECORD,
@@ -30,9 +32,12 @@ from semtrace.engine.fast.layout import (
     FREE_PREVIOUS,
     HOLDERS,
     IS_DECODING,
+    KEYS_AT,
+    KEYS_SALT,
     LET_GO,
     LIST0,
     LISTED,
+    MATCH,
     NEXT,
     NOW,
     NULL_BLOCK,
@@ -64,14 +69,32 @@ def cut(s: Numbers, b: Numbers, f: Any, server: int, until: int) -> None:
             end_step(s, b, f, server)
 
 
-def find(s: Numbers, b: Numbers, server: int) -> int:
-    """Put the blocks of the longest run of the listed keys that the server has in their places; how many there are."""
-    place = s[LIST0]
-    for at in range(place, place + s[LISTED]):
-        block = b[s[server + FOUND] + b[at]]
+def match(s: Numbers, b: Numbers, server: int) -> int:
+    """Length of the longest run of the keys that the server has; `ANSWER_IDLE` counts its blocks that nobody holds."""
+    found = s[server + FOUND] + s[KEYS_SALT]
+    keys = s[KEYS_AT]
+    count = 0
+    unheld = 0
+    while count < s[LISTED]:
+        block = b[found + b[keys + count]]
         if block == 0:
-            return at - place
-        b[at] = (block - s[server + NULL_BLOCK]) // BLOCK_RECORD
+            break
+        unheld += b[block + HOLDERS] == 0
+        count += 1
+    s[ANSWER_IDLE] = unheld
+    return count
+
+
+def find(s: Numbers, b: Numbers, server: int) -> int:
+    """List the blocks of the longest run of the keys that the server has; how many there are."""
+    found = s[server + FOUND] + s[KEYS_SALT]
+    keys = s[KEYS_AT]
+    place = s[LIST0]
+    for at in range(s[LISTED]):
+        block = b[found + b[keys + at]]
+        if block == 0:
+            return at
+        b[place + at] = (block - s[server + NULL_BLOCK]) // BLOCK_RECORD
     return s[LISTED]
 
 
@@ -161,6 +184,8 @@ def obey(s: Numbers, b: Numbers, f: Any) -> None:
     answer = 0
     if what == FIND:
         answer = find(s, b, server)
+    elif what == MATCH:
+        answer = match(s, b, server)
     elif what == COUNT_COMPUTED:
         answer = computed(s, server)
     elif what != CUT:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from semtrace.engine.fast import layout as at
-from semtrace.engine.fast.state import FastState
+from semtrace.engine.fast.state import FastState, OwnKeys
 from semtrace.engine.lifecycle import Lifecycle
 from semtrace.engine.prepared import Prepared
 from semtrace.errors import ReplayError
@@ -31,14 +31,14 @@ class _Keyed(Prepared):
     """A trace as the engine sees it, with the keys that the compiled engine has for its blocks."""
 
     own_keys: NDArray[np.int64]
+    first_key: int
     salt: NDArray[np.int64]
 
     def keys(self, instance: int, operation: int) -> Sequence[int]:
         """Keys of its full blocks; equal exactly where those of the trace are."""
         start = self.work.key_start
-        own = self.own_keys[start[operation] : start[operation + 1]]
-        salted: list[int] = (own + self.salt[instance]).tolist()
-        return salted
+        begin, end = int(start[operation]), int(start[operation + 1])
+        return OwnKeys(self.own_keys, begin, end, self.first_key, int(self.salt[instance]))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Driver:
         self._s = s
         self._b = b
         values = {each.name: getattr(driving.prepared, each.name) for each in fields(Prepared)}
-        prepared = _Keyed(**values, own_keys=state.keys, salt=state.salt)
+        prepared = _Keyed(**values, own_keys=state.keys, first_key=state.first_key, salt=state.salt)
         self._event0, self._server0 = int(s[at.EVENT0]), int(s[at.SERVER0])
         servers = range(self._server0, int(s[at.SERVERS_END]), at.SERVER_SIZE)
         states = [FastState(kernel, s, b, f, server) for server in servers]

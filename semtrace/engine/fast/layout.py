@@ -105,6 +105,10 @@ LISTED: Final = 69
 FLAG: Final = 70
 ANSWER_COUNT: Final = 71
 LIST0: Final = 72
+# Of a command about keys: where they are listed in `b`, and what is added to them; of its answer, how many of the blocks nobody holds.
+KEYS_AT: Final = 73
+KEYS_SALT: Final = 74
+ANSWER_IDLE: Final = 75
 HEAD_SIZE: Final = 80
 
 # An event: an operation of an instance.
@@ -205,6 +209,7 @@ REGISTER: Final = 6
 LET_GO: Final = 7
 DEMOTE: Final = 8
 COUNT_COMPUTED: Final = 9
+MATCH: Final = 10
 
 # A server. `STEPS` counts the steps scheduled, that in flight included; a decoding request has computed BASE + STEPS.
 NULL_BLOCK: Final = 0

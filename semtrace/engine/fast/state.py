@@ -2,18 +2,69 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import heapq
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 from semtrace.engine.fast import layout as at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from semtrace.engine.scheduler import Reused
 
 
 class ReuseError(Exception):
     """A policy lets a call reuse tokens, which the compiled engine does not do."""
+
+
+class OwnKeys(Sequence[int]):
+    """Keys of blocks that follow each other in an operation, where the compiled engine has them.
+
+    Args:
+        own: all keys of the operations, without salt.
+        begin, end: which of them.
+        first: where in `b` they begin.
+        salt: what is added to them.
+    """
+
+    __slots__ = ("_begin", "_end", "_first", "_own", "salt")
+
+    def __init__(self, own: NDArray[np.int64], begin: int, end: int, first: int, salt: int) -> None:
+        self._own, self._begin, self._end, self._first, self.salt = own, begin, end, first, salt
+
+    @property
+    def place(self) -> int:
+        """Where in `b` the first one is."""
+        return self._first + self._begin
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> OwnKeys: ...
+    def __getitem__(self, index: int | slice) -> int | OwnKeys:
+        """A key, or those of a slice, which has no step."""
+        if isinstance(index, slice):
+            begin, end, _ = index.indices(len(self))
+            begin += self._begin
+            return OwnKeys(self._own, begin, max(self._begin + end, begin), self._first, self.salt)
+        return int(self._own[range(self._begin, self._end)[index]]) + self.salt
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._all())
+
+    def __reversed__(self) -> Iterator[int]:
+        return reversed(self._all())
+
+    def _all(self) -> list[int]:
+        keys: list[int] = (self._own[self._begin : self._end] + self.salt).tolist()
+        return keys
 
 
 class FastState:
@@ -50,12 +101,14 @@ class FastState:
         self._cut()
         return int(self._s[self._server + at.FREE])
 
-    def find(self, keys: Iterable[int]) -> list[int]:
+    def find(self, keys: Sequence[int]) -> list[int]:
         """The blocks of the longest run of keys, from the first on, that the pool has."""
-        asked = list(keys)
-        if not asked or not self._s[at.CACHING]:
-            return []
-        return self._listed(0, self._obey(at.FIND, asked))
+        return self._listed(0, self._look(at.FIND, keys))
+
+    def match(self, keys: Sequence[int]) -> tuple[int, int]:
+        """How many blocks `find` has, and how many of them nobody holds."""
+        count = self._look(at.MATCH, keys)
+        return count, int(self._s[at.ANSWER_IDLE]) if count else 0
 
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of these nobody holds."""
@@ -84,24 +137,44 @@ class FastState:
 
     # Requests.
 
-    def waiting(self) -> Sequence[int]:
+    def waiting(self) -> Iterator[int]:
         """Events of the requests that wait, the next first."""
-        first = int(self._s[at.EVENT0])
-        return [(event - first) // at.EVENT_SIZE for event in self._queue()]
+        s = self._s
+        first, left = int(s[at.EVENT0]), int(s[self._server + at.WAITING])
+        event = int(s[self._server + at.WAITING_FIRST])
+        if s[at.PRIORITY_ORDER]:
+            yield from ((each - first) // at.EVENT_SIZE for each in self._by_priority(event if left else 0))
+            return
+        for _ in range(left):
+            yield (event - first) // at.EVENT_SIZE
+            event = int(s[event + at.NEXT_WAITING])
 
-    def needs(self) -> Iterator[int]:
-        """Blocks that each request that waits and is not passed over needs, in order."""
-        s, size = self._s, int(self._s[at.BLOCK_SIZE])
-        for event in self._queue():
-            if s[event + at.HELD_BACK]:
-                continue
-            operation = int(s[event + at.OPERATION])
-            tokens = int(s[operation + at.PROMPT]) + int(s[event + at.OUTPUTS])
-            key = int(s[operation + at.KEYS])
-            salt = int(s[int(s[event + at.INSTANCE]) + at.SALT])
-            full = (tokens - 1) // size if s[at.CACHING] else 0
-            hits = self.find([int(each) + salt for each in self._b[key : key + full]])
-            yield max(-(-tokens // size) - len(hits), 0) + self.idle(hits)
+    def _by_priority(self, root: int) -> Iterator[int]:
+        """Records of the events in a heap, the next first; what is before nothing that was asked for is not looked at."""
+        s = self._s
+
+        def place(event: int) -> tuple[int, int, int]:
+            return int(s[event + at.RANK]), int(s[event + at.SUBMITTED]), event
+
+        heap = [place(root)] if root else []
+        while heap:
+            event = heap[0][2]
+            yield event
+            heapq.heappop(heap)
+            for field in (at.NEXT_WAITING, at.RIGHT_WAITING):
+                child = int(s[event + field])
+                if child:
+                    heapq.heappush(heap, place(child))
+
+    def need(self, event: int) -> int:
+        """Blocks that a request that waits needs."""
+        s, size, record = self._s, int(self._s[at.BLOCK_SIZE]), self._record(event)
+        operation = int(s[record + at.OPERATION])
+        tokens = int(s[operation + at.PROMPT]) + int(s[record + at.OUTPUTS])
+        salt = int(s[int(s[record + at.INSTANCE]) + at.SALT])
+        full = (tokens - 1) // size
+        hits = self._match(at.MATCH, int(s[operation + at.KEYS]), salt, full) if s[at.CACHING] else 0
+        return max(-(-tokens // size) - hits, 0) + (int(s[at.ANSWER_IDLE]) if hits else 0)
 
     def running(self) -> tuple[int, int]:
         """Requests that run, and their computed tokens in all."""
@@ -153,25 +226,20 @@ class FastState:
         self._kernel(s, self._b, self._f)
         return int(s[at.ANSWER_COUNT])
 
+    def _look(self, command: int, keys: Sequence[int]) -> int:
+        """Look for keys: how many leading ones there are."""
+        if not keys or not self._s[at.CACHING]:
+            return 0
+        if isinstance(keys, OwnKeys):
+            return self._match(command, keys.place, keys.salt, len(keys))
+        self._b[self._list0 : self._list0 + len(keys)] = keys
+        return self._match(command, self._list0, 0, len(keys))
+
+    def _match(self, command: int, place: int, salt: int, count: int) -> int:
+        self._s[at.KEYS_AT], self._s[at.KEYS_SALT] = place, salt
+        return self._obey(command, (), count=count)
+
     def _listed(self, begin: int, count: int) -> list[int]:
         first = self._list0 + begin
-        return [int(each) for each in self._b[first : first + count]]
-
-    def _queue(self) -> list[int]:
-        """Records of the events that wait, the next first."""
-        s, left = self._s, int(self._s[self._server + at.WAITING])
-        event = int(s[self._server + at.WAITING_FIRST])
-        found: list[int] = []
-        if not s[at.PRIORITY_ORDER]:
-            while len(found) < left:
-                found.append(event)
-                event = int(s[event + at.NEXT_WAITING])
-            return found
-        heaps = [event] if left else []
-        while heaps:
-            event = heaps.pop()
-            found.append(event)
-            heaps += [
-                child for field in (at.NEXT_WAITING, at.RIGHT_WAITING) if (child := int(s[event + field]))
-            ]
-        return sorted(found, key=lambda each: (int(s[each + at.RANK]), int(s[each + at.SUBMITTED]), each))
+        listed = self._b[first : first + count]
+        return listed if isinstance(listed, list) else listed.tolist()
