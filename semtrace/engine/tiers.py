@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import filterfalse, islice
+from operator import not_
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass
@@ -52,6 +54,10 @@ class MemoryTier:
         """Whether the content is here, or arriving."""
         return key in self._block
 
+    def lacks(self, keys: Iterable[int]) -> list[bool]:
+        """For each of these contents, whether it is neither here nor arriving."""
+        return list(map(not_, map(self._block.__contains__, keys)))
+
     def touch(self, keys: Iterable[int]) -> None:
         """These contents were used now, the first least recently."""
         to_end = self._block.move_to_end
@@ -59,7 +65,7 @@ class MemoryTier:
             to_end(key)
 
     def take(
-        self, keys: Sequence[int], besides: Container[int] = ()
+        self, keys: Sequence[int], besides: Iterable[int] = ()
     ) -> tuple[list[int], list[tuple[int, int]]] | None:
         """Blocks for contents that will arrive; none of them is kept yet.
 
@@ -74,17 +80,13 @@ class MemoryTier:
         missing = len(keys) - self.free_count
         evicted: list[tuple[int, int]] = []
         if missing > 0:
-            arriving, readers = self._arriving, self._readers
-            for key, block in self._block.items():
-                if key not in arriving and key not in readers and key not in besides:
-                    evicted.append((block, key))
-                    if len(evicted) == missing:
-                        break
-            if len(evicted) < missing:
+            stay = self._arriving.union(self._readers, besides)
+            least = list(islice(filterfalse(stay.__contains__, self._block), missing))
+            if len(least) < missing:
                 return None
-            for block, key in evicted:
-                del self._block[key]
-                self._free.append(block)
+            made = list(map(self._block.pop, least))
+            self._free += made
+            evicted = list(zip(made, least, strict=True))
         left = max(len(self._free) - len(keys), 0)
         taken = self._free[left:][::-1]
         del self._free[left:]

@@ -226,15 +226,13 @@ class Transfers:
         if not blocks:
             return "nothing of the context is on the device"
         keys = list(held.keys[: len(blocks)])
-        away = [not tier.keeps(key) for key in keys]
+        away = tier.lacks(keys)
         moved = list(compress(keys, away))
         job = Saving(
             held, held.event, held.server, tier_name, drop, blocks, list(compress(blocks, away)), moved
         )
         tier.touch(filter(tier.readable, keys))
-        got = tier.take(
-            moved, besides=set(keys)
-        )  # what is there of the chain makes no room for the rest of it
+        got = tier.take(moved, besides=keys)  # what is there of the chain makes no room for the rest of it
         if got is None:
             return f"no room in tier {tier_name.value}"
         tier.touch(reversed(keys))  # so that the first block is the last to be forgotten
