@@ -63,7 +63,7 @@ def main(order):
                 model=folder,
                 skip_tokenizer_init=True,
                 load_format="dummy",
-                dtype="bfloat16",
+                dtype="float32",  # a CPU may offer instructions for bfloat16 that it does not let everybody use
                 enforce_eager=True,
                 max_model_len=LONGEST,
                 block_size=BLOCK_SIZE,
