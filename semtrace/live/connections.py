@@ -186,7 +186,7 @@ class Pool:
         self._send_fresh(receiver, data, late=True)
 
     def _send_fresh(self, receiver: Receiver, data: bytes, *, late: bool = False) -> None:
-        """Send on a connection that is set up for it, or when one is idle again if no more may be opened."""
+        """Send on a connection that is set up for it, or when one is idle again if no more may be opened (ST-LIV-044)."""
         if len(self._open) >= self.most:
             self.counts.waited += 1
             self._waiting.append((receiver, data))
@@ -295,7 +295,7 @@ class Pool:
             receiver.connection = None
             failure, detail = lost
             if connection.used and not connection.answered and failure == Failure.RESET:
-                # The server had closed an idle connection: it has not begun to answer (RFC 9112, 9.3.1).
+                # The server had closed an idle connection: it has not begun to answer (RFC 9112, 9.3.1; ST-LIV-043).
                 self.counts.resent += 1
                 self._send_fresh(receiver, receiver.again())
             else:
