@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from semtrace.records.execution import Execution
     from semtrace.records.trace import Trace
+    from semtrace.replay.backend import Simulator
 
 TINY = {
     "name": "tiny", "layers": 1, "hidden_size": 8, "heads": 1, "kv_heads": 1, "head_dim": 1, "intermediate_size": 8,
@@ -59,12 +60,14 @@ def run_engine(
     *,
     detail: Sequence[str] = DETAIL,
     tasks: Sequence[dict[str, Any]] = ({},),
+    simulator: Simulator = "fast",
     **scenario: Any,
 ) -> Ran:
     """Operations in short form on an engine in short form."""
     made = graph({"operations": operations, "tasks": tasks})
     settings = {"backend": {"name": "engine", "settings": document(engine)}, **scenario}
-    execution = replay(made.trace, dag(made.work), Scenario.parse(settings, path="scenario"), detail=detail)
+    parsed = Scenario.parse(settings, path="scenario")
+    execution = replay(made.trace, dag(made.work), parsed, detail=detail, simulator=simulator)
     return Ran(made.trace, execution, made.rows)
 
 
