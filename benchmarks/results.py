@@ -28,16 +28,16 @@ class Result:
     """One figure, ours beside a peer's of the same run.
 
     Attributes:
-        ours: our figure; the median of the runs.
+        ours: our figure; the median of the runs; None if it was not run, and `peer_note` says why.
         unit: its unit.
         runs: all our runs.
         peer: the peer's figure, in the same unit; None if there is none or it was not run.
         peer_note: what the peer is and does, or why it was not run.
-        better: which way is better: `less` or `more`.
+        better: which way is better: `less`, `more`, or `zero`, where the nearest to it is the best.
         facts: sizes and further figures.
     """
 
-    ours: float
+    ours: float | None
     unit: str
     runs: list[float]
     peer: float | None = None
@@ -48,8 +48,8 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """How many times better than the peer; None without one."""
-        if not self.peer:
+        """How many times better than the peer; None without one, and where no way is better."""
+        if not self.peer or self.ours is None or self.better == "zero":
             return None
         return self.peer / self.ours if self.better == "less" else self.ours / self.peer
 

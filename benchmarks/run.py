@@ -1,6 +1,6 @@
 """All benchmarks, ours and the peers' in one run: `make bench`. Writes build/bench.json and prints the ratios.
 
-python benchmarks/run.py [--operations N] [--runs N] [--tenfold] [--no-peers]
+python benchmarks/run.py [--operations N] [--runs N] [--tenfold] [--no-peers] [--no-vllm]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 import command_line
 import inference_perf
 import live
+import native
 import policies
 import simulation
 import trace_steps
@@ -33,6 +34,9 @@ def main() -> None:
     options.add_argument(
         "--no-peers", action="store_true", help="leave the peers out; they are written as not run"
     )
+    options.add_argument(
+        "--no-vllm", action="store_true", help="leave out what needs a vLLM server; it is written as not run"
+    )
     chosen = options.parse_args()
     folder = OUT / "bench"
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,6 +44,7 @@ def main() -> None:
     results.update(trace_steps.run(folder, chosen.operations, chosen.runs, tenfold=chosen.tenfold))
     results.update(simulation.run(folder, ROOT, chosen.runs, peers=not chosen.no_peers))
     results.update(live.run(folder, ROOT, min(chosen.runs, 3), peers=not chosen.no_peers))
+    results.update(native.run(folder, ROOT, native.PAIRS, vllm=not chosen.no_vllm))
     results.update(policies.run(min(chosen.runs, 3)))
     check = results["trace.check_1e6"]
     if chosen.no_peers:
@@ -51,7 +56,8 @@ def main() -> None:
     (OUT / "bench.json").write_text(json.dumps(values, indent=2) + "\n")
     for name, value in values.items():
         ratio = f"{value['ratio']:,.1f} times better than {value['peer']:,.3f}" if value["ratio"] else ""
-        print(f"{name:20} {value['ours']:10.3f} {value['unit']:24} {ratio} ({value['peer_note']})")
+        ours = f"{'–':>10}" if value["ours"] is None else f"{value['ours']:10.3f}"
+        print(f"{name:20} {ours} {value['unit']:24} {ratio} ({value['peer_note']})")
 
 
 if __name__ == "__main__":
