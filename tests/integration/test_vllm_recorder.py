@@ -1,11 +1,14 @@
 """vLLM's own schedulers while they record, synchronous and asynchronous: what they write down is what they do."""
 
 import json
+import signal
 import subprocess
 from collections import Counter
 
 import pytest
 
+from semtrace.live.vllm.steps import read_steps
+from semtrace.records.columns import NULL
 from support.schedules import make_case
 from support.vllm_driver import SCRIPTS, environment, variables
 
@@ -34,3 +37,17 @@ def test_records_are_what_was_done(asynchronous):
         ("aborted", 20),
     ):
         assert seen[name] >= least, seen
+
+
+def test_a_server_that_is_killed_loses_the_step_that_it_is_in(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    command = [environment(), "-W", "ignore", SCRIPTS / "killed.py", "25"]
+    named = variables(SEMTRACE_VLLM_LOG=str(path))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=named)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    log = read_steps([path])
+    assert len(log.names) == 4
+    assert log.outputs == [25] * 4
+    assert list(log.steps["end_ns"]).count(NULL) == 0
+    assert len(log.steps["end_ns"]) == 25
+    assert not log.torn
