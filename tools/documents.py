@@ -11,6 +11,8 @@ from semtrace.engine.document import EngineDocument
 from semtrace.engine.roofline import RooflineCost
 from semtrace.engine.table import TableCost
 from semtrace.graph.plan import Plan
+from semtrace.live.settings import HttpSettings
+from semtrace.live.vllm.settings import VllmSettings
 from semtrace.records.execution import ExecutionHeader
 from semtrace.replay.ideal import IdealSettings
 from semtrace.replay.scenario import Scenario
@@ -53,6 +55,12 @@ DOCUMENTS = {
     ),
     "scenario": Published(Scenario, "Scenario (scenario.md)"),
     "ideal-settings": Published(IdealSettings, "Settings of the backend `ideal` (release.md)"),
+    "http-settings": Published(
+        HttpSettings,
+        "Settings of the backend `http` (live.md)",
+        not_said="`url` has a host, no user, query or fragment; `api_key_env` is the name of an environment variable.",
+    ),
+    "vllm-settings": Published(VllmSettings, "Settings of the backend `vllm` (vllm.md)"),
     "engine": Published(
         EngineDocument,
         "Simulated serving engine (engine.md)",

@@ -112,6 +112,15 @@ def catalog(folder: str) -> list[Any]:
 TABLE = {"prefill_tokens": [0, 8], "decode_tokens": [0], "context": [0, 4], "ns": [[[1, 2]], [[3, 4]]]}
 BEYOND = dict.fromkeys(("beyond_prefill_ps", "beyond_decode_ps", "beyond_context_ps"), 5)
 SAMPLES = {
+    "http-settings": [
+        {"url": "http://127.0.0.1:8000"},
+        {
+            "url": "https://[::1]/v1",
+            "model": "m",
+            "vocabulary": {"first": 3, "size": 90},
+            "api_key_env": "MY_KEY",
+        },
+    ],
     "engine": [
         *catalog("engines"),
         {"kv_tokens": 64, "cost": "costs/mine.yaml", "model": {**catalog("models")[0]}},
@@ -283,10 +292,16 @@ def test_no_default_is_made_by_a_builtin():
     assert not [field for field in fields if field.default_factory in {list, dict}]
 
 
+IN_VLLM = {f"semtrace.live.vllm.{name}" for name in ("forced", "plugin", "recorder")}
+"""Modules that are imported by vLLM's processes alone."""
+
+
 def test_every_document_has_a_schema():
     """A document that nobody registered is found here: add it to tools/documents.py and run make proto."""
     for module in pkgutil.walk_packages(semtrace.__path__, "semtrace."):
-        if not module.name.startswith("semtrace.cli"):  # commands, which have no documents of their own
+        if module.name not in IN_VLLM and not module.name.startswith(
+            "semtrace.cli"
+        ):  # commands have no documents
             importlib.import_module(module.name)
     published = {each.model.__name__ for each in DOCUMENTS.values()}
     parts = {part for validator in VALIDATORS.values() for part in validator.schema.get("$defs", {})}

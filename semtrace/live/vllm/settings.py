@@ -9,7 +9,7 @@ from pydantic import Field
 from semtrace.check.finding import Finding
 from semtrace.engine.tier_document import UNDRIVEN
 from semtrace.live.settings import Vocabulary  # pydantic reads it
-from semtrace.records.document import Document
+from semtrace.records.document import Document, empty_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ class VllmSettings(Document):
     synthetic_outputs: bool = False
     lock: Literal["auto", "logits_processor", "trace_replay"] = "auto"
     choices: bool = False
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=empty_dict)
 
 
 def engine_arguments(settings: VllmSettings, engine: EngineSettings) -> dict[str, Any]:
