@@ -85,6 +85,19 @@ class IgnoresBarriers(Live):
             yield from ()
 
 
+class WaitsForEnds(Live):
+    """It waits for the end of an operation, whatever the trigger."""
+
+    cases = ("live/triggers",)
+    fails = ("live.lateness",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def comes(self, future: Any, time_ns: int) -> None:
+            own = [event for event in self.events.values() if future in {event.start, event.token}]
+            if not own or "finished_ns" in own[0].row:
+                super().comes(future, time_ns)
+
+
 class OneInstanceEarly(Live):
     """It sends the first instance at once, whenever it arrives: the others are late then."""
 

@@ -36,16 +36,18 @@ class Bound(NamedTuple):
         from_origin: counted from the run's origin, in ns; None if nothing in it is.
         seen: an instant that the witness saw, in ns; None if there is none in it.
         waited: time that passes after it, in ns.
+        loose: whether the instant may have been later by something that the witness cannot see.
     """
 
     from_origin: int | None
     seen: int | None
     waited: int = 0
+    loose: bool = False
 
     def later(self, wait_ns: int) -> Bound:
         """Some time later."""
         origin = None if self.from_origin is None else self.from_origin + wait_ns
-        return Bound(origin, self.seen, self.waited + wait_ns)
+        return Bound(origin, self.seen, self.waited + wait_ns, self.loose)
 
     def at(self, origin_ns: int) -> int:
         """The instant, with this origin."""
@@ -63,7 +65,7 @@ def latest(bounds: list[Bound]) -> Bound:
         default=Bound(None, None),
     )
     from_origin = max((each.from_origin for each in bounds if each.from_origin is not None), default=None)
-    return Bound(from_origin, seen.seen, seen.waited)
+    return Bound(from_origin, seen.seen, seen.waited, any(each.loose for each in bounds))
 
 
 @dataclass(frozen=True)
@@ -188,8 +190,8 @@ def _ends(
         end = _end(live, attempt)
     if not attempts:
         return _Ends(release, release, release)
-    start = latest([Bound(release.from_origin, release.seen, release.waited),
-                    Bound(None, attempts[0].arrival_ns - UNSEEN_NS)])  # fmt: skip
+    submitted = Bound(None, attempts[0].arrival_ns - UNSEEN_NS, loose=True)
+    start = latest([release, submitted])
     token = first_token(attempts)
     return _Ends(start, end if token is None else Bound(None, token), end)
 
@@ -201,7 +203,7 @@ def first_token(attempts: Sequence[Attempt]) -> int | None:
 
 def _end(live: Live, attempt: Attempt) -> Bound:
     """When an attempt was over, at the earliest."""
-    given_up = Bound(None, attempt.arrival_ns - UNSEEN_NS, live.timeout_ns)
+    given_up = Bound(None, attempt.arrival_ns - UNSEEN_NS, live.timeout_ns, loose=True)
     if attempt.closed_by == "client" or attempt.end_ns is None:
         return given_up
     return Bound(None, attempt.end_ns)

@@ -40,8 +40,13 @@ def judge_witnessed(live: Live, seen: Seen) -> Iterator[Said]:
 
 
 def late(live: Live, seen: Seen) -> list[int]:
-    """By how much each request came late at the witness, in ns; none, where they may have to wait for room."""
-    return [] if live.concurrency is not None else [max(each.late_ns, 0) for each in releases(live, seen)]
+    """By how much requests came late at the witness, in ns: those of which it can be said exactly.
+
+    That is not so where they may have to wait for room, and after what the witness cannot see: a submission, or a time limit.
+    """
+    if live.concurrency is not None:
+        return []
+    return [max(each.late_ns, 0) for each in releases(live, seen) if not each.bound.loose]
 
 
 def distribution(late_ns: Sequence[int]) -> dict[str, int]:

@@ -62,6 +62,23 @@ def _releases(book: Book) -> None:
         Work([*wide, call("sum", 80, 2, *(each.name for each in wide[1:]))]),
         script={"service": Service(first_token_ns=40 * MS, token_ns=2 * MS)},
     )
+    late = [
+        call(f"{name} {at}", 12 + at, 2, After("slow", trigger, (20 + at) * MS), seed=at)
+        for name, trigger in (("start", START), ("token", FIRST))
+        for at in range(6)
+    ]
+    case(
+        book,
+        "live/triggers",
+        "what follows a submission or a first token does not wait for the end, which is long after",
+        ["ST-REL-002", "ST-REL-003"],
+        Work([call("slow", 30, 40), *late]),
+        script={
+            "rules": [
+                {"request": "semtrace-0-0", "service": Service(first_token_ns=400 * MS, token_ns=10 * MS)}
+            ],
+        },
+    )
     chain: list[Op] = []
     for at in range(12):
         before = [chain[-1].name] if chain else []
