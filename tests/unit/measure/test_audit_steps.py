@@ -94,8 +94,8 @@ def broken(monkeypatch: pytest.MonkeyPatch, name: str) -> Ran:
         monkeypatch.setattr(Prepared, "step_ns", lambda self, step: step_ns(self, step) + 1)
     elif name == "two steps in flight":
 
-        def two(self: StepEngine, *given: Any) -> None:
-            init(self, *given)
+        def two(self: StepEngine, *given: Any, **named: Any) -> None:
+            init(self, *given, **named)
             self._depth = 2
 
         monkeypatch.setattr(StepEngine, "__init__", two)
