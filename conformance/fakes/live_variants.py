@@ -65,13 +65,14 @@ class Locked(Live):
 
 
 class ReleasesEarly(Live):
-    """It sends what waits for something 12 ms before its release."""
+    """It sends what waits for something 120 ms before its release, or as soon as it is ready."""
 
+    cases = ("live/added-edges",)
     fails = ("live.release",)
 
     class kind(Right):  # noqa: D106, N801  # what is other than right
         def release(self, event: Event, ready: int, released: int) -> int:
-            return released - 12 * MS
+            return released - 120 * MS
 
 
 class IgnoresBarriers(Live):

@@ -241,6 +241,7 @@ def _limits(book: Book) -> None:
         ["ST-LIV-010", "ST-SCN-017"],
         Work([*(call(f"a{at}", 10 + at, 3, seed=at) for at in range(12)), call("b", 9, 2, "a0", "a11")]),
         scenario={"concurrency": 3},
+        script={"service": Service(first_token_ns=60 * MS, token_ns=MS)},
         features=["concurrency"],
     )
     case(
