@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import sys
 import time
 import traceback
@@ -143,6 +144,20 @@ def finding_lines(findings: "Sequence[Finding]") -> list[str]:
         if finding.hint:
             lines.append(f"    hint: {escape(finding.hint)}")
     return lines
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM ends what is done meanwhile as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The command `doctor`, and what `replay` needs beside it to run in the world: stopping, progress, lateness."""
+"""The commands `doctor` and `join`, and what `replay` needs beside it to run in the world: stopping, progress, lateness."""
 
 import contextlib
 import os
@@ -6,11 +6,21 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semtrace.cli.common import JsonOption, command, emit, milliseconds
+from semtrace.cli.common import (
+    ForceOption,
+    JsonOption,
+    bundle_path,
+    command,
+    emit,
+    milliseconds,
+    open_execution,
+    progress,
+)
 from semtrace.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -52,6 +62,60 @@ def doctor(
     value = found.as_json()
     emit(value, as_json=json_output, text=lambda: _text(value))
     return ExitCode.OK if value["modes"] else ExitCode.FINDINGS
+
+
+@command
+def join(
+    execution: Annotated[
+        str, typer.Argument(metavar="EXEC", help="A replay on the server: its bundle, or BUNDLE#NAME.")
+    ],
+    logs: Annotated[
+        list[Path],
+        typer.Argument(metavar="STEPLOG...", help="What the server's engines wrote down of their steps."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The bundle to write.")],
+    name: Annotated[str, typer.Option("--name", help="Name of the execution in its bundle.")] = "replay",
+    force: ForceOption = False,
+    json_output: JsonOption = False,
+) -> ExitCode:
+    """Join a replay with the steps that a vLLM server wrote down, by the ids of requests.
+
+    The execution then says what was scheduled in which step, on which blocks, and the audit judges it.
+    """
+    from semtrace.live.vllm.steps import join as joined_with
+    from semtrace.live.vllm.steps import read_steps
+    from semtrace.store.bundle import write_bundle
+    from semtrace.store.container import check_output
+    from semtrace.store.digests import execution_digest, show
+
+    check_output(output, overwrite=force, inputs=[bundle_path(execution)[0], *logs])
+    run = open_execution(execution)
+    with progress("reading steps", quiet=json_output) as update:
+        steps = read_steps(logs, lambda lines: update(lines, lines))
+    made = joined_with(run, steps)
+    write_bundle(output, executions={name: made}, overwrite=force)
+    value: dict[str, Any] = {
+        "output": str(output),
+        "name": name,
+        "execution_digest": show(execution_digest(made)),
+        "detail": made.header.detail,
+        **{table: made[table].rows for table in made.header.detail},
+        "vllm_steps": made.header.environment.get("vllm_steps"),
+    }
+    emit(value, as_json=json_output, text=lambda: _joined_text(value))
+    return ExitCode.OK
+
+
+def _joined_text(value: dict[str, Any]) -> "list[RenderableType]":
+    from rich.markup import escape
+
+    rows = ", ".join(f"{value[table]:,} {table.replace('_', ' ')}" for table in value["detail"])
+    told = value["vllm_steps"]
+    return [
+        f"{told['requests']:,} requests of the replay found in the log, {told['others']:,} others in it; {rows}",
+        f"execution {value['execution_digest']}",
+        f"written to {escape(value['output'])}, as execution {escape(value['name'])}",
+    ]
 
 
 def _text(value: dict[str, Any]) -> "list[RenderableType]":

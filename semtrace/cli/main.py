@@ -15,6 +15,7 @@ COMMANDS: Final[dict[str, str]] = {
     "plan": "plans:plan",
     "replay": "runs:replay",
     "doctor": "live:doctor",
+    "join": "live:join",
     "audit": "results:audit",
     "measure": "results:measure",
     "compare": "results:compare",

@@ -11,6 +11,7 @@ from semtrace.cli.common import (
     TraceArgument,
     command,
     emit,
+    interruptible,
     milliseconds,
     open_trace,
     progress,
@@ -68,7 +69,7 @@ def sweep(
     anew = resume and not output.with_name(output.name + PARTS).exists()
     read = SweepDocument.read(document)
     open_trace(trace)
-    with progress("sweeping", quiet=json_output) as update:
+    with interruptible(), progress("sweeping", quiet=json_output) as update:
         table = run(
             read,
             trace,
@@ -192,7 +193,11 @@ def compare_policies(
     )
     names = [name.strip() for name in policies.split(",") if name.strip()]
     document = policy_sweep(base, names, baseline)
-    with tempfile.TemporaryDirectory() as folder, progress("comparing", quiet=json_output) as update:
+    with (
+        interruptible(),
+        tempfile.TemporaryDirectory() as folder,
+        progress("comparing", quiet=json_output) as update,
+    ):
         kept = Path(folder) / "runs.parquet"
         table = run(document, trace, kept, workers=workers, progress=update)
         if output is not None:

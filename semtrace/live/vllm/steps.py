@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 
 from semtrace.engine.log import detail_tables
-from semtrace.errors import FormatError, ReplayError, UsageError
+from semtrace.errors import FormatError, ReplayError, UsageError, WrongKindError
 from semtrace.live.vllm.names import FORMAT, VERSION, sent_id
 from semtrace.records.columns import NULL
 from semtrace.records.enums import BlockAction, Evidence, Phase, Tier
@@ -450,8 +450,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
-def _no_log(path: Path) -> FormatError:
-    return FormatError(
+def _no_log(path: Path) -> WrongKindError:
+    return WrongKindError(
         "is no step log: it does not begin with the line of a server",
         code="vllm.log",
         path=str(path),

@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
+from cli.conftest import run
 from semtrace.check.executions import check_execution
 from semtrace.errors import FormatError, ReplayError, UsageError
 from semtrace.graph.plan import dag
@@ -15,6 +16,7 @@ from semtrace.records.columns import NULL
 from semtrace.records.enums import Phase
 from semtrace.replay.run import replay
 from semtrace.replay.scenario import Scenario
+from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.transform.rows import with_column
 from support.graphs import graph
 
@@ -306,3 +308,16 @@ def test_what_the_log_does_not_know_stays_unknown(client, tmp_path):
     made = join(client, read_steps([write(tmp_path, records)]))
     assert made.events.ints("preempted_ns").tolist() == [0, NULL]
     assert made.events.ints("scheduled_ns").tolist()[1] == client.events.ints("scheduled_ns").tolist()[1]
+
+
+def test_the_command_join(client, tmp_path):
+    log, run_, out = write(tmp_path, lines()), tmp_path / "run.semtrace", tmp_path / "joined.semtrace"
+    write_bundle(run_, executions={"replay": client})
+    told = run("join", run_, log, "-o", out)
+    assert told.code == 0, told.err
+    assert "2 requests of the replay found in the log, 1 others in it; 4 steps" in " ".join(told.out.split())
+    made = open_bundle(out).execution("replay")
+    assert made["steps"].rows == run("join", run_, log, "-o", out, "--force", "--json").json["steps"] == 4
+    assert run("join", run_, log, "-o", out).code == 2
+    assert run("join", run_, run_, "-o", tmp_path / "other").code == 2
+    assert run("join", tmp_path / "none", log, "-o", tmp_path / "other").code == 2
