@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from semtrace.blocks import blocks
 from semtrace.check.finding import Finding, found
+from semtrace.check.held import first_alike
 from semtrace.check.rules import Rule, rule
 from semtrace.check.segments import BLOCK_ID_BYTES, TOKEN_ID_BYTES
 from semtrace.records.columns import NULL
 from semtrace.records.compute import matches
 from semtrace.records.enums import Availability, ContentLevel
 from semtrace.records.media import BLOCK_IDS_TYPE, JSON_TYPE, TOKEN_IDS_TYPE, content_level
+from semtrace.store.packs import digest_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,23 +41,23 @@ def artifacts_once(view: TraceView) -> Iterator[Finding]:
     count = view.rows("artifacts")
     if count < 2:
         return
-    digests = view.array("artifacts", "digest")
-    words = np.frombuffer(digests.buffers()[1], dtype=np.uint64, offset=32 * digests.offset, count=4 * count)
-    words = words.reshape(count, 4)
-    codes, _ = view.media_codes
-    order = np.argsort(words[:, 0], kind="stable")
-    alike = np.flatnonzero(words[order[1:], 0] == words[order[:-1], 0])
-    suspects = sorted({*order[alike].tolist(), *order[alike + 1].tolist()})
-    seen: dict[tuple[bytes, int], int] = {}
-    again: dict[int, int] = {}
-    for row in suspects:
-        first = seen.setdefault((words[row].tobytes(), int(codes[row])), row)
-        if first != row:
-            again[row] = first
+    first = first_alike(digest_words(view.array("artifacts", "digest")))
+    suspects = np.zeros(count, dtype=np.bool_)
+    again = np.flatnonzero(first != np.arange(count))
+    suspects[again] = suspects[first[again]] = True
+    rows = np.flatnonzero(suspects)
+    keys = (first[rows] << np.int64(32)) | view.media_codes[0][rows]
+    order = np.argsort(keys, kind="stable")
+    twice = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1
+
+    def say(row: int) -> str:
+        same = rows[keys == keys[np.searchsorted(rows, row)]]
+        return f"artifact {row} has the digest and media type of artifact {same[0]}"
+
     yield from found(
         "ST-ART-001",
-        list(again),
-        lambda row: f"artifact {row} has the digest and media type of artifact {again[row]}",
+        rows[order[twice]],
+        say,
         table="artifacts",
         hint="refer to the first of the two",
     )
@@ -63,11 +66,11 @@ def artifacts_once(view: TraceView) -> Iterator[Finding]:
 @rule("ST-ART-002")
 def media_types_formed(view: TraceView) -> Iterator[Finding]:
     """A media type is written as one."""
-    array = view.array("artifacts", "media_type")
+    codes, types = view.media_codes
     yield from found(
         "ST-ART-002",
-        ~matches(array, _MEDIA_TYPE),
-        lambda row: f"{array[row].as_py()!r} is not a media type",
+        ~matches(types, _MEDIA_TYPE)[codes],
+        lambda row: f"{view.media_type(row)!r} is not a media type",
         table="artifacts",
         column="media_type",
         hint="type/subtype in lower case, as RFC 6838 has it",
@@ -83,13 +86,14 @@ def media_types_of_columns(view: TraceView) -> Iterator[Finding]:
 
 
 def _of_type(view: TraceView, table: str, column: str, wanted: str) -> Iterator[Finding]:
-    codes, types = view.media_codes
     artifact = view.ints(table, column)
     right = np.append(view.has_media_type(wanted), True)  # null refers to nothing
     yield from found(
         "ST-ART-003",
         ~right[artifact],
-        lambda row: f"refers to an artifact of type {types[codes[artifact[row]]]!r}, must be {wanted!r}",
+        lambda row: (
+            f"refers to an artifact of type {view.media_type(int(artifact[row]))!r}, must be {wanted!r}"
+        ),
         table=table,
         column=column,
     )
@@ -121,7 +125,8 @@ def nothing_above_level(view: TraceView) -> Iterator[Finding]:
     if level is ContentLevel.TEXT:
         return
     codes, types = view.media_codes
-    needs = np.array([content_level(media_type) for media_type in types], dtype=np.int64)
+    named = (name for rows in blocks(len(types)) for name in types[rows].to_pylist())
+    needs = np.fromiter(map(content_level, named), dtype=np.uint8, count=len(types))
     above = needs[codes] < level
     above &= view.raw("artifacts", "availability") != Availability.WITHHELD
     settings = view.ints("operations", "settings")
@@ -130,7 +135,7 @@ def nothing_above_level(view: TraceView) -> Iterator[Finding]:
         "ST-LVL-001",
         above,
         lambda row: (
-            f"artifact {row}, {types[codes[row]]}, is not withheld at content level {level.name.lower()}"
+            f"artifact {row}, {view.media_type(row)}, is not withheld at content level {level.name.lower()}"
         ),
         table="artifacts",
         column="availability",

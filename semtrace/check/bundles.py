@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from semtrace.check.executions import DETAIL_TABLES, judge_execution
@@ -140,12 +140,25 @@ def _execution(bundle: Bundle, name: str, stored: StoredExecution, trace: Trace 
 
 def _token_ids(content: Content) -> Iterator[Finding]:
     """What lies in the packs of an execution has its digest, and is token ids."""
+    other, broken = _Counted(), _Counted()
     for digest in content:
         held = content.get(digest) or b""
         if artifact_digest(held) != digest:
-            yield Finding(
-                "ST-ART-007", f"the content {show(digest)} does not have that digest", table="packs"
-            )
+            other.add(f"the content {show(digest)} does not have that digest")
         elif len(held) % TOKEN_ID_BYTES:
-            message = f"the content {show(digest)} has {len(held)} bytes, which are no whole token ids"
-            yield Finding("ST-ART-004", message, table="packs")
+            broken.add(f"the content {show(digest)} has {len(held)} bytes, which are no whole token ids")
+    for requirement, wrong in (("ST-ART-007", other), ("ST-ART-004", broken)):
+        if wrong.count:
+            yield Finding(requirement, wrong.message, table="packs", count=wrong.count)
+
+
+@dataclass
+class _Counted:
+    """Things that are wrong in one way: what is wrong with the first of them, and how many there are."""
+
+    message: str = ""
+    count: int = 0
+
+    def add(self, message: str) -> None:
+        self.message = self.message or message
+        self.count += 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 import functools
 from collections import OrderedDict
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from semtrace.check.finding import Finding, found
+from semtrace.check.held import Held
 from semtrace.check.rules import Rule, rule
 from semtrace.check.view import TraceView
 from semtrace.errors import FormatError, SemtraceError
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from semtrace.records.trace import Trace
+    from semtrace.records.trace import Content, Trace
 
 _KEPT_BYTES: Final = 64 << 20
 _PART: Final = 1 << 20
@@ -42,16 +44,15 @@ _ENCODINGS: Final = ("text", "json", "merge")
 class Reader:
     """Embedded content by row of artifacts; what was asked for last is kept, up to 64 MiB."""
 
-    def __init__(self, trace: Trace) -> None:
-        artifacts = trace["artifacts"]
+    def __init__(self, trace: Trace, held: Held) -> None:
         self._trace = trace
-        self._embedded = artifacts.ints("availability") == Availability.EMBEDDED
+        self._places = held.places
         self._kept: OrderedDict[int, bytes] = OrderedDict()
         self._bytes = 0
 
     def __call__(self, row: int) -> bytes | None:
         """The content, None where the row is null or its content is not here."""
-        if row == NULL or not self._embedded[row]:
+        if row == NULL or self._places[row] == NULL:
             return None
         content = self._kept.pop(row, None)
         if content is None:
@@ -68,10 +69,17 @@ class Reader:
 class ContentView(TraceView):
     """What rules on content see."""
 
+    @cached_property
+    def contents(self) -> Held:
+        """Which content is here; ends the rule that asks where it cannot be read."""
+        self.need("content")
+        availability = self.raw("artifacts", "availability")
+        return Held(self.array("artifacts", "digest"), availability, self.trace.content)
+
     def reader(self) -> Reader:
         """Access to embedded content; ends the rule that asks where it cannot be read."""
-        self.need("content", "artifacts.availability", "artifacts.digest")
-        return Reader(self.trace)
+        self.need("content")
+        return Reader(self.trace, self.contents)
 
 
 @rule("ST-ART-005", "ST-ART-006", "ST-ART-007", "ST-ART-008", "ST-BND-020", "ST-BND-028")
@@ -85,22 +93,18 @@ def content_present(view: ContentView) -> Iterator[Finding]:
 
 
 def _content_present(view: ContentView) -> Iterator[Finding]:
-    digests = view.array("artifacts", "digest").to_pylist()
-    sizes = view.ints("artifacts", "size")
-    embedded = view.raw("artifacts", "availability") == Availability.EMBEDDED
-    missing, wrong_digest, wrong_size = [], [], []
-    for row in np.flatnonzero(embedded).tolist():
-        content = view.trace.content.get(digests[row])
-        if content is None:
-            missing.append(row)
-        elif len(content) != sizes[row]:
-            wrong_size.append(row)
-        elif artifact_digest(content) != digests[row]:
-            wrong_digest.append(row)
+    digests, sizes = view.array("artifacts", "digest"), view.ints("artifacts", "size")
+    held = view.contents
+    length, right = _looked_at(view.trace.content, held)
+    place, embedded = held.places, view.raw("artifacts", "availability") == Availability.EMBEDDED
+    there = np.append(length, NULL)[place]  # the last one is that of rows without content
+    missing = embedded & (there == NULL)
+    wrong_size = embedded & ~missing & (there != sizes)
+    wrong_digest = embedded & ~missing & ~wrong_size & ~np.append(right, True)[place]
     yield from found(
         "ST-ART-005",
         missing,
-        lambda row: f"the content {show(digests[row])} is said to be embedded and is not there",
+        lambda row: f"the content {show(digests[row].as_py())} is said to be embedded and is not there",
         table="artifacts",
         column="availability",
         hint="mark it external or withheld if it is not to be in the bundle",
@@ -115,20 +119,32 @@ def _content_present(view: ContentView) -> Iterator[Finding]:
     yield from found(
         "ST-ART-007",
         wrong_digest,
-        lambda row: f"its content does not have the digest {show(digests[row])}",
+        lambda row: f"its content does not have the digest {show(digests[row].as_py())}",
         table="artifacts",
         column="digest",
     )
-    named = {digests[row] for row in np.flatnonzero(embedded).tolist()}
-    extra = [digest for digest in view.trace.content if digest not in named]
-    if extra:
+    if len(held.unnamed):
         yield Finding(
             "ST-ART-008",
-            f"there is content that no embedded artifact has: {show(extra[0])}",
+            f"there is content that no embedded artifact has: {show(held.digest(int(held.unnamed[0])))}",
             table="artifacts",
-            count=len(extra),
+            count=len(held.unnamed),
             hint="leave it out, or add the artifact",
         )
+
+
+def _looked_at(content: Content, held: Held) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The bytes that each piece of content has that an artifact names, `NULL` if it is gone, and whether it has its digest."""
+    length = np.full(len(held.digests) // 32, NULL, dtype=np.int64)
+    right = np.ones(len(length), dtype=np.bool_)
+    named = np.ones(len(length), dtype=np.bool_)
+    named[held.unnamed] = False
+    for number in np.flatnonzero(named).tolist():
+        digest = held.digest(number)
+        piece = content.get(digest)
+        if piece is not None:
+            length[number], right[number] = len(piece), artifact_digest(piece) == digest
+    return length, right
 
 
 @rule("ST-ART-009", "ST-ART-010", "ST-ART-011")
@@ -136,8 +152,6 @@ def content_formed(view: ContentView) -> Iterator[Finding]:
     """Text is UTF-8; JSON is canonical where the standard gives it a meaning, and can be parsed in little memory."""
     read = view.reader()
     view.need("ST-ART-002", "ST-ART-003")
-    codes, types = view.media_codes
-    text = [media_type.split("/")[0] == "text" for media_type in types]
     meant = np.zeros(view.rows("artifacts") + 1, dtype=np.bool_)
     for table, column in (
         ("segments", "envelope"),
@@ -147,26 +161,33 @@ def content_formed(view: ContentView) -> Iterator[Finding]:
         if view.any_known(table, column):
             meant[view.ints(table, column)] = True
     meant[:-1] |= view.has_media_type(MESSAGE_TYPE)
-    not_text, not_json, too_many = [], {}, []
-    for row in range(view.rows("artifacts")):
-        if not meant[row] and not text[codes[row]]:
-            continue
-        content = read(row)
-        if content is None:
-            continue
-        if meant[row] and _has_too_many(content):
-            too_many.append(row)
-        elif meant[row]:
-            problem = _json_problem(content)
-            if problem:
-                not_json[row] = problem
-        elif not _is_utf8(content):
-            not_text.append(row)
-    yield from found("ST-ART-009", not_text, "artifact {row} is no UTF-8 text", table="artifacts")
-    yield from found(
-        "ST-ART-010", list(not_json), lambda row: f"artifact {row} {not_json[row]}", table="artifacts"
+    meant = meant[:-1]
+    rows = np.flatnonzero((meant | view.text_types) & (view.contents.places != NULL))
+    # equal content is looked at once, by its first row; JSON is not looked at as text, too
+    _, firsts, which = np.unique(
+        2 * view.contents.places[rows] + meant[rows], return_index=True, return_inverse=True
     )
-    yield from found("ST-ART-011", too_many, f"artifact {{row}} {_TOO_MANY}", table="artifacts")
+    problems = [_form(read(row), is_json=bool(meant[row])) for row in rows[firsts].tolist()]
+    judged = np.array([requirement for requirement, _ in problems], dtype=np.str_)[which]
+    for requirement in ("ST-ART-009", "ST-ART-010", "ST-ART-011"):
+        yield from found(
+            requirement,
+            rows[judged == requirement],
+            lambda row: f"artifact {row} {problems[which[np.searchsorted(rows, row)]][1]}",
+            table="artifacts",
+        )
+
+
+def _form(content: bytes | None, *, is_json: bool) -> tuple[str, str]:
+    """The requirement that content does not keep, and what is wrong with it; empty if nothing is."""
+    if content is None:
+        return "", ""
+    if not is_json:
+        return ("", "") if _is_utf8(content) else ("ST-ART-009", "is no UTF-8 text")
+    if _has_too_many(content):
+        return "ST-ART-011", _TOO_MANY
+    problem = _json_problem(content)
+    return ("ST-ART-010", problem) if problem else ("", "")
 
 
 def _is_utf8(content: bytes) -> bool:
@@ -264,9 +285,7 @@ def messages_rebuild(view: ContentView) -> Iterator[Finding]:
 
 def _may_be_no_text(view: ContentView, operation: NDArray[Any], role: NDArray[Any]) -> NDArray[np.bool_]:
     """Which segments of model calls have content of a type that need not be text, though they are sent as such."""
-    codes, types = view.media_codes
-    other = np.array([not media_type.startswith("text/") for media_type in types], dtype=np.bool_)
-    other = np.append(other[codes], False)[view.ints("segments", "artifact")]
+    other = np.append(~view.text_types, False)[view.ints("segments", "artifact")]
     sent: NDArray[np.bool_] = (role != Role.TEMPLATE) & (
         view.raw("operations", "kind")[operation] == OperationKind.LLM
     )
@@ -346,7 +365,6 @@ def outputs_rebuild(view: ContentView) -> Iterator[Finding]:
         return
     read = view.reader()
     view.need("ST-ART-009", "ST-ART-010", "ST-ART-011")
-    codes, types = view.media_codes
     envelope, output = view.ints("operations", "output_envelope"), view.ints("operations", "output")
     problems: dict[int, str] = {}
     malformed: dict[int, str] = {}
@@ -366,7 +384,7 @@ def outputs_rebuild(view: ContentView) -> Iterator[Finding]:
             too_many[row] = f"the output of operation {row} {_TOO_MANY}"
             continue
         try:
-            message = join_message(Role.ASSISTANT, stored, [content.decode()], types[codes[output[row]]])
+            message = join_message(Role.ASSISTANT, stored, [content.decode()], view.media_type(output[row]))
         except SemtraceError as error:
             problems[row] = error.message
             continue
@@ -382,7 +400,6 @@ def outputs_formed(view: ContentView) -> Iterator[Finding]:
     """The output of a model is text, or the members of its message that text does not say."""
     read = view.reader()
     view.need("ST-ART-009", "ST-ART-010", "ST-ART-011")
-    codes, types = view.media_codes
     output = view.ints("operations", "output")
     rows = np.flatnonzero((view.raw("operations", "kind") == OperationKind.LLM) & (output != NULL))
     plain = np.append(view.has_media_type(TEXT_TYPE), True)
@@ -391,7 +408,7 @@ def outputs_formed(view: ContentView) -> Iterator[Finding]:
     for row in rows[~plain[output[rows]]].tolist():
         at = int(output[row])
         if at not in judged:
-            judged[at] = _output_problem(read(at), types[codes[at]])
+            judged[at] = _output_problem(read(at), view.media_type(at))
         problem = judged[at]
         if problem:
             problems[row] = f"the output of operation {row} {problem}"

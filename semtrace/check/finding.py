@@ -78,8 +78,15 @@ def found(
     array = np.asarray(wrong)
     if not len(array):
         return
-    rows = np.flatnonzero(array) if array.dtype == np.bool_ else np.unique(array)
+    rows = np.flatnonzero(array) if array.dtype == np.bool_ else _ordered(array)
     if len(rows):
         shown = tuple(int(row) for row in rows[:EXAMPLES])
         text = message.replace("{row}", str(shown[0])) if isinstance(message, str) else message(shown[0])
         yield Finding(requirement, text, table, column, shown, len(rows), hint)
+
+
+def _ordered(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows in order, each once; `numpy.unique` makes a hash table of them, ten times as large."""
+    ordered = np.sort(rows)
+    distinct: NDArray[Any] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return distinct

@@ -6,17 +6,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from semtrace.blocks import blocks
 from semtrace.check.holders import holders
 from semtrace.records.columns import NULL
-from semtrace.records.compute import compare, distinct
+from semtrace.records.compute import compare, distinct, matches
 from semtrace.records.trace import group_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from semtrace.check.rules import Ledger
@@ -136,16 +136,28 @@ class TraceView(TableView):
         return group_offsets(self.raw("edges", "target"), self.rows("operations"))
 
     @cached_property
-    def media_codes(self) -> tuple[NDArray[np.int64], list[str]]:
-        """The media type of each artifact as a position in a list of types, and the list."""
+    def media_codes(self) -> tuple[NDArray[np.int32], pa.Array]:
+        """The media type of each artifact as a position in an array of types, and the array."""
         codes, types = distinct(self.array("artifacts", "media_type"))
-        return codes.to_numpy(zero_copy_only=False).astype(np.int64), types.to_pylist()
+        return codes.to_numpy(), types
+
+    def media_type(self, row: int) -> str:
+        """The media type of an artifact."""
+        codes, types = self.media_codes
+        name: str = types[codes[row]].as_py()
+        return name
 
     def has_media_type(self, media_type: str) -> NDArray[np.bool_]:
         """Which artifacts have a media type."""
         codes, types = self.media_codes
-        wanted = types.index(media_type) if media_type in types else NULL
-        chosen: NDArray[np.bool_] = codes == wanted
+        chosen: NDArray[np.bool_] = compare("equal", types, pa.scalar(media_type))[codes]
+        return chosen
+
+    @cached_property
+    def text_types(self) -> NDArray[np.bool_]:
+        """Which artifacts are of a type of text."""
+        codes, types = self.media_codes
+        chosen: NDArray[np.bool_] = matches(types, "^text/")[codes]
         return chosen
 
 
