@@ -6,7 +6,7 @@ import difflib
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
-from semtrace.errors import DocumentError, SemtraceError, UnsupportedError
+from semtrace.errors import DocumentError, SemtraceError, UsageError
 from semtrace.policies.interface import Policy
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def find_policy(name: str) -> type[Policy]:
 
     Raises:
         DocumentError: there is none, with the nearest name that there is.
-        UnsupportedError: its package cannot be loaded, or what it names is no policy, or one that lacks a member.
+        UsageError: its package cannot be loaded, or what it names is no policy, or one that lacks a member.
     """
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
@@ -40,14 +40,14 @@ def find_policy(name: str) -> type[Policy]:
     try:
         policy = found[name].load()
     except Exception as error:  # whatever a package of others raises when it is imported
-        raise UnsupportedError(
+        raise UsageError(
             f"policy {name} cannot be loaded from {found[name].value}: {error}",
             code="policy.broken",
             path="policy.name",
             hint="install its package anew, or ask who made it",
         ) from error
     if not (isinstance(policy, type) and issubclass(policy, Policy)) or getattr(policy, "name", None) != name:
-        raise UnsupportedError(
+        raise UsageError(
             f"{found[name].value} is no policy of the name {name}",
             code="policy.broken",
             path="policy.name",
@@ -56,7 +56,7 @@ def find_policy(name: str) -> type[Policy]:
     lacks = [member for member in ("rule", "source") if not isinstance(getattr(policy, member, None), str)]
     lacks += sorted(policy.__abstractmethods__)
     if lacks:
-        raise UnsupportedError(
+        raise UsageError(
             f"policy {name} of {found[name].value} lacks {', '.join(lacks)}",
             code="policy.broken",
             path="policy.name",

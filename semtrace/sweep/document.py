@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from blake3 import blake3
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from semtrace.engine.document import change_engine, parse_engine, read_engine
 from semtrace.errors import UsageError
@@ -16,7 +18,7 @@ from semtrace.records.document import Document, empty_dict
 from semtrace.replay.scenario import ClosedLoop, Nanoseconds, Poisson, Recorded, Together
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from semtrace.records.trace import Trace
@@ -25,7 +27,21 @@ MOST_POINTS: Final = 1_000_000
 """Points that a sweep may have."""
 
 Scalar = bool | int | float | str
-Arrivals = Annotated[Recorded | Together | ClosedLoop | Poisson, Field(discriminator="kind")]
+Process = Recorded | Together | ClosedLoop | Poisson
+
+
+def _written_out(value: object) -> object:
+    if isinstance(value, str):
+        given = value[:40]
+        raise PydanticCustomError(
+            "arrivals",
+            "must be a mapping of keys to values, and is {given}; write {written}",
+            {"given": repr(given), "written": f"{{kind: {given}}}"},
+        )
+    return value
+
+
+Arrivals = Annotated[Process, Field(discriminator="kind")]
 
 
 class BarrierChoice(Document):
@@ -69,7 +85,9 @@ class SweepDocument(Document):
     engine: str | dict[str, Any] | None = None
     settings: dict[str, list[Scalar]] = Field(default_factory=empty_dict)
     plans: list[Literal["dag"] | BarrierChoice] = Field(default=["dag"], min_length=1)
-    arrivals: list[Arrivals | None] = Field(default=[None], min_length=1)
+    arrivals: list[Annotated[Arrivals | None, BeforeValidator(_written_out)]] = Field(
+        default=[None], min_length=1
+    )
     seeds: list[Annotated[int, Field(ge=0, lt=1 << 53)]] = Field(default=[0], min_length=1)
     copies: int = Field(default=1, ge=1, le=1_000_000)
     salt: Literal["copy", "instance", "none"] = "copy"
@@ -114,12 +132,13 @@ def points(document: SweepDocument, trace: Trace, folder: Path | None = None) ->
         folder: what relative paths in the document are relative to.
 
     Raises:
-        UsageError: there are too many, or a setting has no value.
+        UsageError: there are too many, a setting has no value, or a value stands twice.
         DocumentError: a combination is no engine, with every member that is wrong.
     """
     for key, values in document.settings.items():
         if not values:
             raise UsageError(f"settings.{key} has no value", code="sweep.settings", path=f"settings.{key}")
+    _refuse_twice(document)
     plans: list[Mapping[str, Any] | Literal["dag"]] = [
         plan if plan == "dag" else plan.as_json() for plan in document.plans
     ]
@@ -127,8 +146,19 @@ def points(document: SweepDocument, trace: Trace, folder: Path | None = None) ->
     for values in document.settings.values():
         count *= len(values)
     if count > MOST_POINTS:
+        axes = {
+            "plans": len(plans),
+            "arrivals": len(document.arrivals),
+            **{f"settings.{key}": len(values) for key, values in document.settings.items()},
+            "seeds": len(document.seeds),
+        }
+        longest = max(axes, key=lambda name: axes[name])
         raise UsageError(
-            f"the sweep has {count:,} points, more than {MOST_POINTS:,}", code="sweep.size", path="settings"
+            f"the sweep has {count:,} points, more than {MOST_POINTS:,}: "
+            + " × ".join(f"{size:,} of {name}" for name, size in axes.items() if size > 1),
+            code="sweep.size",
+            path=longest,
+            hint=f"fewer {longest}, or several sweeps",
         )
     base = _base(document, trace, folder)
     made: list[Point] = []
@@ -154,6 +184,31 @@ def points(document: SweepDocument, trace: Trace, folder: Path | None = None) ->
             known = {key: value for key, value in scenario.items() if value is not None}
             made.append(Point(len(made), plan, process, seed, settings, known))
     return made
+
+
+def _refuse_twice(document: SweepDocument) -> None:
+    """Nothing is to be replayed twice (as `compare-policies` has it)."""
+    axes: dict[str, Sequence[object]] = {
+        "plans": [plan if plan == "dag" else plan.as_json() for plan in document.plans],
+        "arrivals": [None if each is None else _drawn(each) for each in document.arrivals],
+        "seeds": document.seeds,
+        **{f"settings.{key}": values for key, values in document.settings.items()},
+    }
+    for axis, values in axes.items():
+        told = Counter(json.dumps(value, sort_keys=True) for value in values)
+        twice = [value for value, count in told.items() if count > 1]
+        if twice:
+            raise UsageError(
+                f"{', '.join(twice[:5])} stands twice",
+                code="sweep.twice",
+                path=axis,
+                hint="each value is a point of its own: say it once",
+            )
+
+
+def _drawn(arrivals: Process) -> dict[str, Any]:
+    """An arrival process but for its seed, which is the sweep's."""
+    return {key: value for key, value in arrivals.as_json().items() if key != "seed"}
 
 
 def _base(document: SweepDocument, trace: Trace, folder: Path | None) -> dict[str, Any]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semtrace.errors import ReplayError, SemtraceError, UnsupportedError
+from semtrace.errors import ReplayError, SemtraceError, UsageError
 from semtrace.store.bundle import open_bundle
 from semtrace.store.container import check_output, replacing
 from semtrace.store.digests import show, trace_digest
@@ -25,7 +27,8 @@ from semtrace.sweep.parts import Parts, parts_of
 from semtrace.sweep.point import evaluate, grid_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Generator, Iterator, Sequence
+    from multiprocessing.process import BaseProcess
 
     from semtrace.records.trace import Trace
     from semtrace.sweep.document import Point, SweepDocument
@@ -37,8 +40,8 @@ _QUEUED: Final = 4
 class Workers(Protocol):
     """What evaluates points."""
 
-    def rows(self, todo: Sequence[Point]) -> Iterator[dict[str, Any]]:
-        """The row of each point, in any order, as they come; an error of a point is in its row."""
+    def rows(self, todo: Sequence[Point]) -> Generator[dict[str, Any], None, None]:
+        """The row of each point, in any order, as they come; an error of a point is in its row. Closed early, it stops them."""
         ...
 
 
@@ -55,7 +58,9 @@ _TRACE: dict[str, Trace] = {}
 
 
 def _leave_with(parent: int) -> None:
-    """A worker whose parent was killed ends soon after."""
+    """A worker whose parent was killed ends soon after; what ends the parent in order lets the parent end its workers."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -69,6 +74,18 @@ def _in_process(path: str, point: Point) -> dict[str, Any]:
     if path not in _TRACE:
         _TRACE[path] = open_bundle(Path(path)).trace
     return row_of(_TRACE[path], point)
+
+
+@contextmanager
+def _killed_early(others: Container[BaseProcess]) -> Iterator[None]:
+    """Child processes but the others are killed if they are left before they are done: nobody waits for their points."""
+    try:
+        yield
+    except BaseException:
+        for child in active_children():
+            if child not in others:
+                child.kill()
+        raise
 
 
 @dataclass(frozen=True)
@@ -85,19 +102,23 @@ class Here:
     trace: Trace
     count: int
 
-    def rows(self, todo: Sequence[Point]) -> Iterator[dict[str, Any]]:
+    def rows(self, todo: Sequence[Point]) -> Generator[dict[str, Any], None, None]:
         """The row of each point, as they come."""
         if self.count == 1:
             for point in todo:
                 yield row_of(self.trace, point)
             return
+        others = set(active_children())
         try:
-            with ProcessPoolExecutor(
-                self.count,
-                mp_context=get_context("spawn"),
-                initializer=_leave_with,
-                initargs=(os.getpid(),),
-            ) as pool:
+            with (
+                ProcessPoolExecutor(
+                    self.count,
+                    mp_context=get_context("spawn"),
+                    initializer=_leave_with,
+                    initargs=(os.getpid(),),
+                ) as pool,
+                _killed_early(others),
+            ):
                 yield from _as_they_come(
                     todo, self.count, lambda point: pool.submit(_in_process, str(self.path), point)
                 )
@@ -115,18 +136,14 @@ def _as_they_come(
     """Results as they come, with a few points waiting for each worker and no more."""
     left = iter(todo)
     running: set[Future[dict[str, Any]]] = set()
-    try:
-        while True:
-            while len(running) < workers * _QUEUED and (point := next(left, None)) is not None:
-                running.add(submit(point))
-            if not running:
-                return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for each in done:
-                yield each.result()
-    finally:
-        for each in running:
-            each.cancel()
+    while True:
+        while len(running) < workers * _QUEUED and (point := next(left, None)) is not None:
+            running.add(submit(point))
+        if not running:
+            return
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        for each in done:
+            yield each.result()
 
 
 @dataclass(frozen=True)
@@ -143,16 +160,16 @@ class OnRay:
     address: str | None
     count: int
 
-    def rows(self, todo: Sequence[Point]) -> Iterator[dict[str, Any]]:
+    def rows(self, todo: Sequence[Point]) -> Generator[dict[str, Any], None, None]:
         """The row of each point, as they come.
 
         Raises:
-            UnsupportedError: Ray is not installed.
+            UsageError: Ray is not installed.
         """
         try:
             import ray  # type: ignore[import-not-found, unused-ignore]  # an extra
         except ImportError:
-            raise UnsupportedError(
+            raise UsageError(
                 "Ray is not installed", code="sweep.ray", hint="pip install 'semtrace[ray]'"
             ) from None
         local = {} if self.address else {"num_cpus": self.count}
@@ -239,9 +256,10 @@ def _run(
     by_index = {point.index: point for point in todo}
     if progress is not None:
         progress(len(rows), len(todo))
-    for row in made.rows(left):
-        rows[row["point"]] = row
-        parts.write(by_index[row["point"]], row)
-        if progress is not None:
-            progress(len(rows), len(todo))
+    with closing(made.rows(left)) as coming:
+        for row in coming:
+            rows[row["point"]] = row
+            parts.write(by_index[row["point"]], row)
+            if progress is not None:
+                progress(len(rows), len(todo))
     return table_of([rows[point.index] for point in todo])

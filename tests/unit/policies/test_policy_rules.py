@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from semtrace.errors import DocumentError, UnsupportedError
+from semtrace.errors import DocumentError, UsageError
 from semtrace.policies.interface import Policy
 from semtrace.policies.keep import KeepForTools
 from semtrace.policies.registry import find_policy, policy_names
@@ -281,15 +281,15 @@ def test_what_is_no_policy_is_refused():
         name = "broken"
 
     Broken.__qualname__ = "NotThere"
-    with installed(Broken), pytest.raises(UnsupportedError, match="cannot be loaded"):
+    with installed(Broken), pytest.raises(UsageError, match="cannot be loaded"):
         find_policy("broken")
     Misnamed.name = "wrong"
     with installed(Misnamed):
         Misnamed.name = "other"
-        with pytest.raises(UnsupportedError, match="no policy of the name wrong"):
+        with pytest.raises(UsageError, match="no policy of the name wrong"):
             find_policy("wrong")
         del Misnamed.name
-        with pytest.raises(UnsupportedError, match="no policy of the name wrong"):
+        with pytest.raises(UsageError, match="no policy of the name wrong"):
             find_policy("wrong")
 
 
@@ -301,7 +301,7 @@ class Unfinished(Policy):
 def test_what_a_policy_lacks_is_told():
     with (
         installed(Unfinished),
-        pytest.raises(UnsupportedError, match=r"unfinished .* lacks source, choose, on"),
+        pytest.raises(UsageError, match=r"unfinished .* lacks source, choose, on"),
     ):
         find_policy("unfinished")
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -241,11 +245,60 @@ def test_points_that_are_refused_say_why(trace: Path, tmp_path: Path):
             "1,000,000",
         ),
         ({"engine": "qwen3-8b-a10"}, DocumentError, "qwen3-8b-a100"),
+        ({"settings": {"blocks": [20, 40, 20]}}, UsageError, r"^settings\.blocks: 20 stands twice"),
+        ({"seeds": [0, 1, 0, 1]}, UsageError, "^seeds: 0, 1 stands twice"),
+        (
+            {"plans": [{"rule": "chain"}, "dag", {"rule": "chain"}]},
+            UsageError,
+            "^plans: .*chain.* stands twice",
+        ),
+        (
+            {"arrivals": [{"kind": "poisson", "mean_ns": 5, "seed": seed} for seed in (1, 2)]},
+            UsageError,
+            "^arrivals: .*poisson.* stands twice",
+        ),
     ],
 )
 def test_wrong_sweeps(change: dict[str, Any], error: type[Exception], says: str):
     with pytest.raises(error, match=says):
         points(document(**change), MADE.trace)
+
+
+def test_a_sweep_of_too_many_points_says_of_what():
+    with pytest.raises(UsageError, match=r"2 of plans × 2 of settings\.blocks × ") as raised:
+        points(document(seeds=list(range(200_000))), MADE.trace)
+    assert raised.value.path == "seeds"
+    assert raised.value.hint == "fewer seeds, or several sweeps"
+
+
+def test_an_arrival_process_by_its_name_alone():
+    with pytest.raises(DocumentError, match=r"arrivals\.0: .* is 'recorded'; write \{kind: recorded\}"):
+        document(arrivals=["recorded"])
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_sweep_in_order(trace: Path, tmp_path: Path, stop: int):
+    values = {**GRID, "seeds": list(range(20_000))}
+    (tmp_path / "s.json").write_text(json.dumps(values), "utf-8")
+    words = [
+        sys.executable,
+        "-m",
+        "semtrace",
+        "sweep",
+        str(trace),
+        str(tmp_path / "s.json"),
+        "--workers",
+        "2",
+    ]
+    out = tmp_path / "out.parquet"
+    with subprocess.Popen([*words, "-o", str(out)], stderr=subprocess.PIPE, text=True) as command:
+        while command.poll() is None and not any((tmp_path / (out.name + PARTS)).glob("*.json*")):
+            time.sleep(0.02)
+        command.send_signal(stop)
+        _, err = command.communicate(timeout=120)
+    assert (command.returncode, err) == (130, "interrupted\n")
+    assert not out.exists()
+    assert any((tmp_path / (out.name + PARTS)).iterdir())  # what is done is kept
 
 
 @pytest.mark.parametrize(
