@@ -257,12 +257,13 @@ def _records(source: Source, rng: random.Random, path: Path) -> str:
 
 
 def _equal_rows(source: Source, rng: random.Random, path: Path) -> str:
-    """Some tables made of one row many times, which compresses to nothing."""
+    """Some tables made of one row many times, which compresses to nothing; together as many rows as a bundle may claim."""
     members = dict(source.members)
     manifest = json.loads(members[MANIFEST])
     stored = list(manifest["trace"]["tables"].values())
-    rows = rng.choice((1000, 30_000, 200_000))
-    for file in rng.sample(stored, rng.randint(1, len(stored))):
+    chosen = rng.sample(stored, rng.randint(1, len(stored)))
+    rows = rng.choice((1000, 100_000, 1_000_000)) // len(chosen)
+    for file in chosen:
         table = pa.ipc.open_file(pa.BufferReader(members[file["path"]])).read_all()
         members[file["path"]] = _compressed(table.take(pa.array([rng.randrange(table.num_rows)] * rows)))
         file["rows"] = rows
