@@ -6,7 +6,8 @@ Both forms of the engine tell it what happens and call `phase` between routing a
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from semtrace.engine.contexts import Contexts
 from semtrace.engine.cost import step_ns
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
 
 ENGINE = "engine"
 """What the log calls the one who decides where no policy does."""
+MOST_QUESTIONS: Final = 100_000
+"""Questions that a policy may ask at one notice, and actions in one answer, beside ten for each context that there is."""
+MOST_WAKES: Final = 1_000_000
+"""Instants one after the other in which a policy may be told of nothing but its own timers."""
 
 
 class Lifecycle:
@@ -84,6 +89,7 @@ class Lifecycle:
         self._news: list[tuple[int, int, Notice]] = []  # (order of its kind, event, notice)
         self._arrived: list[Waiting] = []
         self._pressed_ns: dict[int, int] = {}
+        self._wakes = 0  # instants of nothing but timers until now
 
     # What the engine tells.
 
@@ -216,6 +222,12 @@ class Lifecycle:
         pressed = [
             server for server, state in enumerate(self._states) if Pressure in wants and state.pressed()
         ]
+        if notices or arrived:
+            self._wakes = 0
+        elif timers:
+            self._wakes += 1
+        if self._wakes > MOST_WAKES:
+            raise self._wrong(f"wakes itself for ever: {MOST_WAKES:,} times with nothing else to tell it")
         wanted = [notice for notice in notices if type(notice) in wants]
         for notice in wanted:
             self._tell(notice)
@@ -264,12 +276,17 @@ class Lifecycle:
     def _tell(self, notice: Notice) -> None:
         with self._blamed():
             questions = iter(self._policy.on(notice, self._view))
-        while True:
+        most = self._most()
+        for _ in range(most):
             with self._blamed():
                 question = next(questions, None)
             if question is None:
                 return
             self._decide(question)
+        raise self._wrong(f"asks for ever: {most:,} questions at {type(notice).__name__}")
+
+    def _most(self) -> int:
+        return MOST_QUESTIONS + 10 * len(self._contexts.all)
 
     def _decide(self, question: Question) -> None:
         """Ask the policy, write down what it says, and do it (ST-LIF-040 to ST-LIF-042)."""
@@ -289,7 +306,9 @@ class Lifecycle:
         except FormatError as error:
             raise self._wrong(f"asks with inputs of {error.message}") from error
         with self._blamed():
-            actions = tuple(policy.choose(parse_canonical(text)))
+            actions = tuple(islice(policy.choose(parse_canonical(text)), self._most() + 1))
+        if len(actions) > self._most():
+            raise self._wrong(f"answers for ever: {self._most():,} actions to one question")
         for action in actions:
             if not isinstance(action, Action):
                 raise self._wrong(f"answers {action!r:.80}, which is no action")
@@ -324,7 +343,7 @@ class Lifecycle:
 
     def _wrong(self, what: str) -> ReplayError:
         return ReplayError(
-            f"policy {self._policy.name} {what}",
+            f"policy {self._policy.name} {what}, at {self._view.now_ns:,} ns",
             code="policy.wrong",
             requirement="ST-LIF-040",
             hint="the policy is at fault, not the trace",

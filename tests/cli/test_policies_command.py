@@ -21,6 +21,7 @@ def test_policies():
     told = run("policies")
     assert told.code == 0
     assert all(name in told.out for name in policy_names())
+    assert "tier host" in told.out
     rows = json.loads(run("policies", "--json").out)["policies"]
     assert [row["name"] for row in rows] == policy_names()
     assert {row["name"]: row["settings"] for row in rows}["continuum"]["ttl_ns"] == 2_000_000_000

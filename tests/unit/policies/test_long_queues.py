@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pytest
 
+from semtrace.engine import lifecycle
 from semtrace.engine.fast.state import FastState, OwnKeys
 from semtrace.engine.lifecycle import Lifecycle
 from semtrace.errors import ReplayError
-from semtrace.policies.interface import CallReady, Policy, Question
+from semtrace.policies.interface import CallReady, Policy, Question, Timer, Wake
 from semtrace.store.digests import detail_digest, execution_digest
 from support.lifecycle import run_engine
 from support.scripted import installed
@@ -140,3 +141,47 @@ def test_keys_are_those_of_a_list():
         assert keys[part].place == 102 + part.indices(6)[0]
     with pytest.raises(IndexError):
         keys[6]
+
+
+class Restless(Policy):
+    """It goes on for ever, as its settings say."""
+
+    name = "restless-for-ever"
+    rule = "Never end."
+    source = "a test"
+    notices: ClassVar = frozenset({CallReady, Timer})
+    how: ClassVar = ""
+
+    def on(self, notice: Notice, view: View) -> Iterable[Question]:
+        context = notice.call.context if isinstance(notice, CallReady) else 0
+        yield Question(context, {"now": view.now_ns})
+        while self.how == "asks":
+            yield Question(context, {"now": view.now_ns})
+
+    def choose(self, inputs: Mapping[str, Any]) -> Iterable[Action]:  # type: ignore[override]
+        if self.how == "wakes":
+            yield Wake(inputs["now"] + 1)
+        while self.how == "answers":
+            yield Wake(inputs["now"] + 1)
+
+
+@pytest.mark.parametrize("form", ["step", "fast"])
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("asks", r"asks for ever: 110 questions at CallReady, at 0 ns"),
+        ("answers", r"answers for ever: 110 actions to one question, at 0 ns"),
+        ("wakes", r"wakes itself for ever: 50 times with nothing else to tell it, at 51 ns"),
+    ],
+)
+def test_a_policy_that_never_ends_is_told_of(
+    how: str, says: str, form: Simulator, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Restless, "how", how)
+    monkeypatch.setattr(lifecycle, "MOST_QUESTIONS", 100)
+    monkeypatch.setattr(lifecycle, "MOST_WAKES", 50)
+    operations = [{"name": "c", "kind": "llm", "prompt": 16, "output": 300}]
+    engine = {"blocks": 140, "block_size": 4, "cost": [1000, 0, 1, 1, 0], "policy": {"name": Restless.name}}
+    with installed(Restless), pytest.raises(ReplayError, match=says) as raised:
+        run_engine(operations, engine, detail=(), simulator=form)
+    assert raised.value.code == "policy.wrong"
