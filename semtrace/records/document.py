@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Final, NoReturn, Self
 
 import rfc8785
@@ -297,7 +298,11 @@ def read_values(path: Path) -> object:
         return read_yaml(text)
     except NotAllowedError as error:
         raise DocumentError(
-            " ".join(str(error).split()), code="document.syntax", path=str(path), requirement="ST-DOC-003"
+            " ".join(str(error).split()),
+            code="document.syntax",
+            path=str(path),
+            requirement="ST-DOC-003",
+            hint=error.hint,
         ) from error
     except (ValueError, RecursionError) as error:
         raise DocumentError(
@@ -352,18 +357,29 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 class NotAllowedError(ValueError):
-    """YAML or JSON, but with something that a document must not have (ST-DOC-003)."""
+    """YAML or JSON, but with something that a document must not have (ST-DOC-003).
+
+    Attributes:
+        hint: what to do about it, if anything is known.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise NotAllowedError("a key stands twice in one object")
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise NotAllowedError(
+            f"the key {twice[:40]!r} stands twice in one object", hint="leave one of them out"
+        )
     return made
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise NotAllowedError(f"{name} is not JSON")
+    raise NotAllowedError(f"{name} is not JSON", hint="JSON has finite numbers only: leave the key out")
 
 
 def integer_of(digits: str) -> int:

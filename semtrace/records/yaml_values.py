@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NoReturn
+import re
+from collections import Counter
+from typing import Any, ClassVar, Final, NoReturn
 
 import yaml
 
@@ -16,6 +18,8 @@ _BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _TAGS = tuple(_TAG + name for name in ("null", "bool", "int", "float", "str", "seq", "map"))
 """What JSON has too. A date is text here, and `<<` a key like others."""
+_OF_OLD: Final = re.compile(r"[-+]?(?:0[0-7_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
+"""Numbers of YAML 1.1 that are others, or text, for a person and in YAML 1.2: octal `017`, and `1:30` of base 60."""
 
 
 class _Loader(_BaseLoader):  # type: ignore[misc]  # a class of Any
@@ -34,24 +38,55 @@ class _Loader(_BaseLoader):  # type: ignore[misc]  # a class of Any
     ) -> dict[Any, Any]:  # the loader's own signature
         made: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         if len(made) != len(node.value):
-            raise NotAllowedError(f"a key stands twice in one mapping{node.start_mark}")
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            twice = [str(key)[:40] for key, count in keys.items() if count > 1]
+            raise NotAllowedError(
+                f"{_place(node.start_mark)}: {f'the key {twice[0]!r}' if twice else 'a key'} stands twice in one mapping",
+                hint="leave one of them out",
+            )
         return made
 
     def number(self, node: yaml.ScalarNode) -> int | float:
         """An integer of 64 bits, or a finite double."""
-        if len(node.value) > 64:
-            raise NotAllowedError(f"{node.value[:20]}… is no number of 64 bits{node.start_mark}")
+        where, text = _place(node.start_mark), node.value
+        if len(text) > 64:
+            raise NotAllowedError(f"{where}: {text[:20]}… is no number of 64 bits", hint=_QUOTE)
+        if _OF_OLD.fullmatch(text):
+            read = (
+                self.construct_yaml_int(node) if node.tag == _TAG + "int" else self.construct_yaml_float(node)
+            )
+            raise NotAllowedError(
+                f"{where}: {text} is read as {read} by some and as it stands by others",
+                hint=f"write the number that is meant in decimal digits, or quote a text: '{text}'",
+            )
         if node.tag == _TAG + "int":
             value: int = self.construct_yaml_int(node)
-            return integer_of(str(value))
+            try:
+                return integer_of(str(value))
+            except NotAllowedError as error:
+                raise NotAllowedError(f"{where}: {error}", hint=_QUOTE) from error
         number: float = self.construct_yaml_float(node)
         if not math.isfinite(number):
-            raise NotAllowedError(f"{node.value} is not JSON{node.start_mark}")
+            raise NotAllowedError(
+                f"{where}: {text} is not JSON, which has finite numbers only",
+                hint=f"leave the key out, or quote a text: '{text}'",
+            )
         return number
 
     def refuse(self, node: yaml.Node) -> NoReturn:
         """No tag but JSON's."""
-        raise NotAllowedError(f"the tag {node.tag} is not allowed{node.start_mark}")
+        raise NotAllowedError(
+            f"{_place(node.start_mark)}: the tag {node.tag[:60]} is not allowed",
+            hint="leave the tag out: texts, numbers, true, false, null, lists and mappings need none",
+        )
+
+
+_QUOTE: Final = "quote it, if it is a text"
+
+
+def _place(mark: Any) -> str:
+    """Where something begins, as people count."""
+    return f"line {mark.line + 1}, column {mark.column + 1}"
 
 
 _Loader.add_constructor(_TAG + "int", _Loader.number)
@@ -69,6 +104,10 @@ def read_yaml(text: str) -> object:
     try:
         _look_through(text)
         return yaml.load(text, Loader=_Loader)  # noqa: S506  # a subclass of the safe loader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        said = "; ".join(filter(None, (error.context, error.problem)))
+        raise ValueError(said if mark is None else f"{_place(mark)}: {said}") from error
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
 
@@ -77,10 +116,13 @@ def _look_through(text: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_BaseLoader):
         if isinstance(event, yaml.AliasEvent):
-            raise NotAllowedError("aliases are not allowed")
+            raise NotAllowedError(
+                f"{_place(event.start_mark)}: aliases are not allowed",
+                hint=f"write out what *{event.anchor} stands for",
+            )
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > YAML_DEPTH:
-                raise NotAllowedError(f"is nested more than {YAML_DEPTH} deep")
+                raise NotAllowedError(f"{_place(event.start_mark)}: is nested more than {YAML_DEPTH} deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1

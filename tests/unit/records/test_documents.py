@@ -99,6 +99,15 @@ def test_a_namespace_and_a_name_are_texts(key):
         ("name: a\nwheels: [{radius: 1, radius: 2}]\n", ".yaml", "twice"),
         ("name: &x a\nwheels: *x\n", ".yaml", "aliases"),
         ("a: &a [1, 2]\nb: &b [*a, *a]\n", ".yaml", "aliases"),
+        ("name: a\nx/y: 1\nx/y: 2\n", ".yaml", "line 1, column 1: the key 'x/y' stands twice"),
+        ("name: &x a\nwheels: *x\n", ".yaml", "line 2, column 9: aliases"),
+        ("name: a\nx/y: !t 1\n", ".yaml", "line 2, column 6: the tag !t is not allowed"),
+        ("name: a\nx/y: .nan\n", ".yaml", "line 2, column 6: .nan is not JSON"),
+        ("name: a\nx/y: 1:30\n", ".yaml", "line 2, column 6: 1:30 is read as 90 by some"),
+        ("name: a\nx/y: 1:30.5\n", ".yaml", "1:30.5 is read as 90.5 by some"),
+        ("name: a\nx/y: 017\n", ".yaml", "017 is read as 15 by some"),
+        ("name: a\nx/y: [1, 2\n", ".yaml", "neither YAML nor JSON: line 3, column 1"),
+        ('{"name": "a", "x/y": 1, "x/y": 2}', ".json", "the key 'x/y' stands twice"),
         ("name: [\n", ".yaml", "neither YAML nor JSON"),
         ("name: a", ".json", "not JSON"),
         ("name: a\n---\nname: b\n", ".yaml", "neither YAML nor JSON"),
@@ -123,12 +132,16 @@ def test_texts_that_are_no_document(tmp_path, text, suffix, says):
     error = refused(tmp_path, text, suffix)
     assert says in error.message
     assert "\n" not in error.message
+    assert "<unicode string>" not in error.message
 
 
 def test_yaml_has_what_json_has(tmp_path):
     path = tmp_path / "cart.yaml"
-    path.write_text("{a: 2020-01-01, b: 0x10, c: true, d: 1.5, e: null, <<: x}")
-    assert read_values(path) == {"a": "2020-01-01", "b": 16, "c": True, "d": 1.5, "e": None, "<<": "x"}
+    path.write_text(
+        "{a: 2020-01-01, b: 0x10, f: [0, -7, 0.5, '017', '1:30', 12:x], c: true, d: 1.5, e: null, <<: x}"
+    )
+    told = {"a": "2020-01-01", "b": 16, "f": [0, -7, 0.5, "017", "1:30", "12:x"]}
+    assert read_values(path) == {**told, "c": True, "d": 1.5, "e": None, "<<": "x"}
 
 
 def test_a_large_document_is_read_as_json_only(tmp_path):
