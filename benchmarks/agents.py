@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-AGENTS, TURNS = 4, 4
+AGENTS, TURNS = 4, 6
 TOKENS = range(4, 1024)
 """Ids that the tiny model knows, but for those with a meaning."""
 INSTRUCTIONS = 96
