@@ -22,7 +22,7 @@ from semtrace.store.zip_container import is_bundle_file
 from semtrace.stream.scan import is_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from semtrace.build import BuiltTrace, TraceBuilder
     from semtrace.records.execution import Execution
@@ -391,3 +391,19 @@ def read_as(name: str, paths: Sequence[Path]) -> tuple[str, ImportResult]:
     """
     adapter = choose(paths, name)
     return adapter.version, adapter.read(paths, ImportOptions())
+
+
+def files_in(paths: Sequence[Path], suffixes: Container[str] | None = None) -> list[Path]:
+    """The files given, and those in the folders given, by name; of folders those with one of some suffixes, if these are told."""
+    found: list[Path] = []
+    for path in paths:
+        try:
+            inner = sorted(path.iterdir()) if path.is_dir() else [path]
+        except OSError:
+            continue
+        found.extend(
+            each
+            for each in inner
+            if each.is_file() and (each is path or suffixes is None or each.suffix in suffixes)
+        )
+    return found

@@ -16,7 +16,6 @@ from semtrace.cli.common import (
     open_trace,
     progress,
 )
-from semtrace.cli.printing import visible
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -55,14 +54,9 @@ def import_command(
 
     Files of one run may be given together: they are merged.
     """
-    import blake3
-
-    from semtrace.check import check_trace
-    from semtrace.store.bundle import BundleInfo, write_bundle
     from semtrace.store.container import check_output
-    from semtrace.store.digests import show
-    from semtrace.store.manifest import SourceFile
     from semtrace_adapters.base import ImportOptions, choose
+    from semtrace_adapters.importing import write_imported
 
     for source in sources:
         if not source.exists():
@@ -75,34 +69,16 @@ def import_command(
     chosen = choose(sources, adapter)
     with progress("reading", quiet=json_output) as update:
         result = chosen.read(sources, ImportOptions(progress=update, values=_options(settings or [])))
-    files = [
-        SourceFile(
-            name=visible(path.name),
-            bytes=path.stat().st_size,
-            digest=show(blake3.blake3(path.read_bytes()).digest()),
-            adapter=chosen.name,
-            adapter_version=chosen.version,
-        )
-        for path in result.sources
-    ]
-    findings = check_trace(result.trace)
-    executions = {"native": result.execution} if result.execution is not None else {}
-    manifest = write_bundle(
-        output,
-        result.trace,
-        executions,
-        info=BundleInfo(sources=files, loss=result.loss),
-        directory=directory,
-        overwrite=force,
-    )
+    made = write_imported(output, chosen, result, directory=directory, overwrite=force)
+    findings = made.findings
     value: dict[str, Any] = {
         "output": str(output),
         "adapter": chosen.name,
         "tasks": result.trace.tasks.rows,
         "operations": result.trace.operations.rows,
         "edges": result.trace.edges.rows,
-        "trace_digest": manifest.trace.trace_digest if manifest.trace else None,
-        "sources": [file.as_json() for file in files],
+        "trace_digest": made.trace_digest,
+        "sources": [file.as_json() for file in made.files],
         "loss": [loss.as_json() for loss in result.loss],
         "findings": [finding.as_dict() for finding in findings],
     }
@@ -113,7 +89,7 @@ def import_command(
         lines: list[RenderableType] = [
             (
                 f"{chosen.name}: {value['tasks']} tasks, {value['operations']} operations, {value['edges']} edges "
-                f"from {len(files)} files"
+                f"from {len(made.files)} files"
             ),
             *_loss_lines(result.loss),
             *finding_lines(findings),

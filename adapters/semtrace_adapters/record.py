@@ -128,44 +128,19 @@ def _seal(
     json: bool,
 ) -> ExitCode:
     """Make the bundle; the logs stay where that fails."""
-    import blake3
-
-    from semtrace.check import check_trace
     from semtrace.cli.common import progress
-    from semtrace.store.bundle import BundleInfo, write_bundle
-    from semtrace.store.digests import show
-    from semtrace.store.manifest import SourceFile
     from semtrace_adapters.base import ImportOptions
+    from semtrace_adapters.importing import write_imported
     from semtrace_adapters.vllm import ADAPTER
 
     with progress("sealing", quiet=json) as update:
         result = ADAPTER.read(logs, ImportOptions(progress=update, values=values))
-    files = [
-        SourceFile(
-            name=path.name,
-            bytes=path.stat().st_size,
-            digest=show(blake3.blake3(path.read_bytes()).digest()),
-            adapter=ADAPTER.name,
-            adapter_version=ADAPTER.version,
-        )
-        for path in result.sources
-    ]
-    findings = check_trace(result.trace)
-    executions = {"native": result.execution} if result.execution is not None else {}
-    manifest = write_bundle(
-        output,
-        result.trace,
-        executions,
-        info=BundleInfo(sources=files, loss=result.loss),
-        directory=directory,
-        overwrite=force,
-    )
+    made = write_imported(output, ADAPTER, result, directory=directory, overwrite=force)
     if not keep:
         for path in logs:
             path.unlink()
-    digest = manifest.trace.trace_digest if manifest.trace else None
-    _tell(result, findings, output, ended, digest, json=json)
-    return ExitCode.FINDINGS if findings or not (ended.asked or ended.code == 0) else ExitCode.OK
+    _tell(result, made.findings, output, ended, made.trace_digest, json=json)
+    return ExitCode.FINDINGS if made.findings or not (ended.asked or ended.code == 0) else ExitCode.OK
 
 
 def _tell(

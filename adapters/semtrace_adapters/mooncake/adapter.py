@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from blake3 import blake3
 
 from semtrace.errors import FormatError, UsageError
-from semtrace_adapters.base import ImportOptions, ImportResult, LossReport
+from semtrace_adapters.base import ImportOptions, ImportResult, LossReport, files_in
 from semtrace_adapters.mooncake.lines import read_lines
 from semtrace_adapters.mooncake.to_trace import TURNS, to_trace
 from semtrace_adapters.mooncake.write import write
@@ -38,7 +38,7 @@ class MooncakeAdapter:
 
     def detect(self, paths: Sequence[Path]) -> int:
         """How sure it is that the files are Mooncake traces, in percent: the surest file counts."""
-        return max((_certainty(path) for path in _files(paths)[:_FILES]), default=0)
+        return max((_certainty(path) for path in files_in(paths, _SUFFIXES)[:_FILES]), default=0)
 
     def read(self, paths: Sequence[Path], options: ImportOptions) -> ImportResult:
         """Read one file.
@@ -107,21 +107,9 @@ def _block_size(text: str | None) -> int:
     return int(text)
 
 
-def _files(paths: Sequence[Path]) -> list[Path]:
-    """The files given, and those in the folders given, by name."""
-    found: list[Path] = []
-    for path in paths:
-        try:
-            inner = sorted(path.iterdir()) if path.is_dir() else [path]
-        except OSError:
-            continue
-        found.extend(each for each in inner if each.is_file() and (each is path or each.suffix in _SUFFIXES))
-    return found
-
-
 def _one(paths: Sequence[Path], loss: LossReport) -> Path:
     """The file to read: the only one, or the only one that looks like a Mooncake trace."""
-    files = _files(paths)
+    files = files_in(paths, _SUFFIXES)
     own = [path for path in files if _certainty(path)] or files
     if len(own) > 1:
         raise FormatError(

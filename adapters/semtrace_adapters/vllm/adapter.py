@@ -9,7 +9,7 @@ import orjson
 from semtrace.errors import FormatError, UsageError
 from semtrace.live.vllm.names import FORMAT
 from semtrace.live.vllm.steps import read_steps
-from semtrace_adapters.base import ImportOptions, ImportResult, LossReport
+from semtrace_adapters.base import ImportOptions, ImportResult, LossReport, files_in
 from semtrace_adapters.vllm.step_log import read_content
 from semtrace_adapters.vllm.to_trace import TASKS, Conversion, Tasks
 
@@ -34,7 +34,7 @@ class VllmAdapter:
 
     def detect(self, paths: Sequence[Path]) -> int:
         """How sure it is that files are step logs, in percent."""
-        return 100 if any(_is_log(path) for path in _files(paths)[:_FILES]) else 0
+        return 100 if any(_is_log(path) for path in files_in(paths)[:_FILES]) else 0
 
     def options(self, values: Mapping[str, str]) -> tuple[Tasks, int]:
         """What makes requests one task, and the tokens of an output that is looked for, of the options of a user.
@@ -65,7 +65,7 @@ class VllmAdapter:
         """
         tasks, least = self.options(options.values)
         loss = LossReport()
-        files = _files(paths)
+        files = files_in(paths)
         logs = [path for path in files if _is_log(path)]
         for path in files:
             if path not in logs:
@@ -97,18 +97,6 @@ def _least(text: str | None) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text) > 1):
         raise UsageError(f"least={text[:40]}: must be a number of tokens from 2", code="adapter.option")
     return int(text)
-
-
-def _files(paths: Sequence[Path]) -> list[Path]:
-    """The files given, and those in the folders given, by name."""
-    found: list[Path] = []
-    for path in paths:
-        try:
-            inner = sorted(path.iterdir()) if path.is_dir() else [path]
-        except OSError:
-            continue
-        found.extend(each for each in inner if each.is_file())
-    return found
 
 
 def _is_log(path: Path) -> bool:
