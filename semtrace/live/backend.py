@@ -268,7 +268,7 @@ class HttpBackend:
                     failure.name.lower(): count for failure, count in flights.failures.items()
                 },
                 "failures": {
-                    f"{failure.name.lower()}: {detail}": count
+                    f"{failure.name.lower()}: {self._hide(detail)}": count
                     for (failure, detail), count in flights.details.items()
                 },
             },
@@ -282,6 +282,10 @@ class HttpBackend:
                 "resent": counts.resent,
             },
         }
+
+    def _hide(self, words: str) -> str:
+        """Words that may be a server's without the key, should it repeat it as a type or a code."""
+        return words if self._key is None else self._key.hide(words)
 
     def outputs(self) -> tuple[Mapping[int, int], Content]:
         """Of events whose output ids came, their ordinal in the content by digest (ST-EXE-010), and the content."""

@@ -140,7 +140,7 @@ class Doctor:
         if reply.failure is not None:
             return f"{text}, then {reply.detail}"
         if reply.status != 200:
-            message = self._client.hide(_message(reply))
+            message = _clean(self._client.hide(_message(reply)))
             return f"{text}, {message}" if message else text
         return text
 
@@ -168,10 +168,10 @@ class Doctor:
         reply = self._ask("/version")
         server = reply.fields.get(b"server")
         if server is not None:
-            self.examination.server = _clean(server.decode("latin-1"))
+            self.examination.server = _clean(self._client.hide(server.decode("latin-1")))
         version = reply.members().get("version")
         if isinstance(version, str):
-            self.examination.version = _clean(version)
+            self.examination.version = _clean(self._client.hide(version))
         return self._probe("reachable", "yes" if reply.status else "no", "GET /version", reply)
 
     def models(self) -> Probe:
@@ -217,7 +217,7 @@ class Doctor:
     def stream(self) -> Probe:
         """Whether it streams."""
         reply = self._generate(stream=True)
-        kind = reply.fields.get(b"content-type", b"")
+        kind = reply.fields.get(b"content-type", b"").lower()
         whole = reply.answer().failure is None and kind.startswith(b"text/event-stream")
         return self._probe("stream", "yes" if whole else "no" if reply.status else "unknown", "stream", reply)
 
@@ -374,20 +374,21 @@ PROBES: Final[dict[str, tuple[str, Callable[[Doctor], Probe]]]] = {
 
 
 def _message(reply: Reply) -> str:
-    """A server's error message in one line of printable characters."""
+    """A server's error message, empty if it has none."""
     value = reply.value()
     if isinstance(value, dict):
         error = value.get("error", value)
         if isinstance(error, dict):
             for name in ("message", "detail"):
-                if isinstance(error.get(name), str):
-                    return _clean(error[name])
+                if isinstance(text := error.get(name), str):
+                    return text
         if isinstance(error, str):
-            return _clean(error)
+            return error
     return ""
 
 
 def _clean(text: str) -> str:
+    """A text in one line of printable characters, cut to `EVIDENCE_CHARACTERS`."""
     text = re.sub(r"\s+", " ", text).strip()
     text = "".join(each for each in text if each.isprintable())
     return text if len(text) <= EVIDENCE_CHARACTERS else text[: EVIDENCE_CHARACTERS - 1] + "…"

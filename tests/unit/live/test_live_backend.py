@@ -231,7 +231,10 @@ def test_the_key_is_sent_and_is_nowhere_else(monkeypatch, capsys):
 
     def script(asked):
         return [
-            plain("401 Unauthorized", b'{"error": {"message": "Incorrect API key provided: sk-secret-123"}}')
+            as_json(
+                {"error": {"message": "Incorrect API key provided: sk-secret-123", "code": "sk-secret-123"}},
+                "401 Unauthorized",
+            )
         ]
 
     trace = singles(1)
@@ -240,6 +243,7 @@ def test_the_key_is_sent_and_is_nowhere_else(monkeypatch, capsys):
     assert {each.header("authorization") for each in server.asked} == {"Bearer sk-secret-123"}
     assert rows(execution, "outcome", "failure") == [(EventOutcome.REFUSED, Failure.REJECTED)]
     assert "secret" not in json.dumps(execution.header.as_json())
+    assert execution.header.environment["requests"]["failures"] == {"rejected: status 401 (***)": 1}
     assert execution.header.backend.settings["api_key_env"] == "SOME_KEY"
     with (
         raw_server(lambda _: [plain("401 Unauthorized", b"sk-secret-123")]) as server,

@@ -168,6 +168,16 @@ def test_what_a_server_says_is_quoted_short_clean_and_without_the_key():
     assert {asked.header("authorization") for asked in server.asked} == {"Bearer sk-secret"}
 
 
+def test_nothing_of_the_key_is_left_where_a_message_is_cut():
+    """ST-LIV-032."""
+    for before in range(EVIDENCE_CHARACTERS - 12, EVIDENCE_CHARACTERS + 2):
+        said = "y" * before + "sk-secret-123 " + "z" * 300
+        script = [as_json({"error": {"message": said}}, "401 Unauthorized", f"Server: {said}")]
+        with raw_server(lambda _, script=script: script) as server:
+            seen = look(server.url, key=Key("sk-secret-123"), only=["models"])
+        assert "sk-" not in json.dumps(seen.as_json())
+
+
 def test_servers_that_know_a_member_refuse_one_of_a_wrong_kind():
     def script(asked):
         if asked.head.startswith("GET"):
