@@ -105,7 +105,8 @@ class Answer:
     def head(self, status: int, fields: Mapping[bytes, bytes]) -> None:
         """Status and header fields are there; names of fields are in lower case."""
         self.status = status
-        self._streamed = status == 200 and fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        kind = fields.get(b"content-type", b"").lower()
+        self._streamed = status == 200 and kind.startswith(b"text/event-stream")
         told = fields.get(b"x-request-id")
         if told is not None:
             self.told_id = told[:256].decode("ascii", "replace")

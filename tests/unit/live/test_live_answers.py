@@ -53,6 +53,15 @@ def stream(*parts, end=True):
     return answer
 
 
+def test_the_type_of_a_stream_is_read_in_either_case():
+    answer = Answer()
+    answer.head(200, {b"content-type": b"Text/Event-Stream"})
+    answer.body(WHOLE, 100)
+    answer.end()
+    assert told(answer) == told(stream(WHOLE))
+    assert answer.first_token_ns == 100
+
+
 def told(answer):
     return (
         answer.failure, answer.prompt_tokens, answer.cached_tokens, answer.output_tokens, answer.ids.tolist(), answer.has_ids,
