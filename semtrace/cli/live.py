@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -244,22 +244,37 @@ def _lateness(execution: "Execution") -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def world_lines(value: dict[str, Any]) -> "list[RenderableType]":
-    """The same for people."""
+def world_lines(value: dict[str, Any], scenario: "Mapping[str, Any]") -> "list[RenderableType]":
+    """The same for people; the scenario as the header has it."""
     from rich.markup import escape
 
     lines: list[RenderableType] = []
     late = value["lateness"]
     if late is not None:
+        held = "; waiting for room among the concurrent ones is in it, and not in the audit's lateness"
         lines.append(
             f"{late['submitted']:,} requests, {100 * late['within_1ms'] / late['submitted']:.2f} % within 1 ms of "
             f"their release (P50 {milliseconds(late['p50_ns'])} ms, P99.9 {milliseconds(late['p99_9_ns'])} ms, "
-            f"at most {milliseconds(late['most_ns'])} ms)"
+            f"at most {milliseconds(late['most_ns'])} ms{held if scenario.get('concurrency') else ''})"
         )
     lines.append("outcomes: " + ", ".join(f"{count:,} {name}" for name, count in value["outcomes"].items()))
-    if value["unfinished"]:
+    requests = value["environment"].get("requests", {})
+    failures: dict[str, int] = requests.get("failures", {})
+    if failures:
+        lines.append("failed attempts:")
+        lines += [f"  {count:,} × {escape(said)}" for said, count in failures.items()]
+    counted: dict[str, int] = requests.get("prompt_counts", {})
+    if counted.get("other"):
+        mend = "; --set inputs=synthetic keeps the numbers" if requests.get("inputs") == "text" else ""
         lines.append(
-            f"[red]stopped: {value['unfinished']:,} operations had not ended[/red]; go on with "
-            f"--resume {escape(value['output'])}"
+            f"prompts: {counted['other']:,} of {sum(counted.values()):,} have another number of tokens on this server "
+            f"than recorded{mend}"
         )
+    if value["unfinished"]:
+        on = (
+            "a closed loop cannot be resumed"
+            if scenario.get("arrivals", {}).get("kind") == "closed_loop"
+            else f"go on with --resume {escape(value['output'])}"
+        )
+        lines.append(f"[red]stopped: {value['unfinished']:,} operations had not ended[/red]; {on}")
     return lines

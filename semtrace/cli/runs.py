@@ -235,7 +235,7 @@ def _text(value: dict[str, Any], header: "ExecutionHeader") -> "list[RenderableT
         f"execution {value['execution_digest']}",
     ]
     if header.clock == "wall":
-        lines += world_lines(value)
+        lines += world_lines(value, header.scenario or {})
     elif value["unfinished"]:
         lines.append(f"[red]{value['unfinished']} operations could never be released[/red]")
     lines.append(f"written to {escape(value['output'])}, as execution {escape(value['name'])}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.conftest import run, team
+from semtrace.cli.live import world_lines
 from semtrace.store.bundle import write_bundle
 
 if TYPE_CHECKING:
@@ -107,6 +108,33 @@ def test_texts_are_sent_and_counted_by_the_server(server: Server, trace: str, tm
         "audit", trace, out, "--tolerance-ns", LATE, "--json"
     ).json  # ST-LIV-023: as the server told
     assert {finding["requirement"] for finding in audited["findings"]} == {"ST-AUD-020"}
+
+
+def test_what_failed_and_what_was_counted_otherwise_is_said(trace: str, tmp_path: Path):
+    broken = {"request": "semtrace-0-0", "fault": {"kind": "status", "status": 400}}
+    server = Server(tmp_path, {**QUICK, "rules": [broken]})
+    try:
+        scenario = tmp_path / "scenario.json"
+        scenario.write_text(json.dumps({"concurrency": 1}))
+        told = run(
+            "replay", trace, "--scenario", scenario, "--url", server.url, "-o", tmp_path / "run.semtrace"
+        )
+    finally:
+        server.end()
+    said = " ".join(told.out.split())
+    assert "failed attempts: 1 × rejected: status 400 (BadRequest)" in said
+    assert "prompts: 3 of 3 have another number of tokens on this server than recorded; --set inputs=" in said
+    assert "waiting for room among the concurrent ones is in it" in said
+
+
+def test_a_closed_loop_that_was_stopped_is_not_said_to_be_resumable():
+    value: dict[str, Any] = {
+        "lateness": None, "outcomes": {"unfinished": 1}, "environment": {}, "unfinished": 1, "output": "run.semtrace",
+    }  # fmt: skip
+    for arrivals, resumable in (({"kind": "closed_loop", "users": 1}, False), ({"kind": "recorded"}, True)):
+        stopped = str(world_lines(value, {"arrivals": arrivals})[-1])
+        assert "1 operations had not ended" in stopped
+        assert ("--resume run.semtrace" in stopped) == resumable
 
 
 def test_no_secret_is_kept(server: Server, trace: str, tmp_path: Path, monkeypatch):  # ST-LIV-032
