@@ -70,14 +70,16 @@ def tokens_add_up(view: TraceView) -> Iterator[Finding]:
 def _added(view: TraceView, rows: slice) -> tuple[_Tokens, NDArray[np.int64]]:
     """What the inputs of operations have beyond those of their holders (see `holders`), and the holders.
 
-    An operation without any piece says nothing of its input, which counts as one unknown piece.
+    The input of an operation without any piece counts as one piece, of all its tokens where these are known.
     """
     offsets = view.segment_offsets[rows.start : rows.stop + 1]
     least = np.zeros(len(offsets) - 1, dtype=np.int64)
     some = np.flatnonzero(offsets[1:] > offsets[:-1])
     if len(some):
         least[some] = np.add.reduceat(view.known_tokens[: offsets[-1]], offsets[some])
-    unknown = np.diff(np.searchsorted(view.hidden_segments, offsets)) + (view.input_length[rows] == 0)
+    prompt, whole = view.ints("operations", "prompt_tokens")[rows], view.input_length[rows] == 0
+    least[whole] = np.maximum(prompt[whole], 0)
+    unknown = np.diff(np.searchsorted(view.hidden_segments, offsets)) + (whole & (prompt == NULL))
     added = _Tokens(least, np.zeros_like(least), unknown)
     parent = np.full(len(least), NULL, dtype=np.int64)
     first, end = np.searchsorted(view.based, (rows.start, rows.stop))

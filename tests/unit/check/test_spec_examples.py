@@ -160,3 +160,16 @@ def test_documents_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(document, "DOCUMENT_LIMIT", 100)
     with pytest.raises(FormatError, match="larger than 100 bytes"):
         Note.read(path)
+
+
+@pytest.mark.parametrize(("prompt", "right"), [(15, True), (14, False), (16, False), (7, False)])
+def test_an_input_without_pieces_counts_with_the_tokens_that_are_known(prompt: int, right: bool):
+    """ST-CTX-005: an operation of 8 prompt and 4 output tokens, of whose input nothing else is known, and one that inherits it."""
+    made = TraceBuilder()
+    task = made.task("one")
+    first = made.operation(task, OperationKind.LLM, "a", prompt_tokens=8, output_tokens=4, reasoning_tokens=0)
+    second = made.operation(task, OperationKind.LLM, "b", prompt_tokens=prompt, output_tokens=1)
+    made.inherit(second, first, 1)
+    made.segment(second, Role.USER, tokens=3)
+    found = {finding.requirement for finding in check_trace(made.build().trace)}
+    assert found == (set() if right else {"ST-CTX-005"})
