@@ -210,7 +210,7 @@ def _find(
     folder: Path | None,
 ) -> _Entry:
     if not isinstance(given, str):
-        return document.parse(dict(given), path=what)
+        return document.parse(dict(given), path=what, at=what)
     if given.endswith(SUFFIXES):
         return document.read((folder or Path()) / given)
     if given.casefold() not in names:

@@ -150,13 +150,13 @@ def read_cost(
     document = _KINDS.get(kind) if isinstance(kind, str) else None
     if document is None:
         raise DocumentError(
-            f"kind: is {kind!r}, must be one of {', '.join(_KINDS)}",
+            f"{'cost.' if path == 'cost' else ''}kind: is {kind!r}, must be one of {', '.join(_KINDS)}",
             code="document.invalid",
             path=path,
             requirement="ST-COST-002",
         )
     try:
-        return document.parse(values, path=path)
+        return document.parse(values, path=path, at=path if path == "cost" else None)
     except DocumentError as error:
         error.requirement = "ST-COST-002"
         error.hint = "spec/cost.md has the members of each kind and their ranges"

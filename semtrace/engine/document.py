@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
@@ -23,7 +24,7 @@ from semtrace.errors import DocumentError, UsageError
 from semtrace.records.document import Document, read_values, with_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from semtrace.engine.cost import Cost
     from semtrace.records.trace import Trace
@@ -204,30 +205,48 @@ def parse_engine(
         UsageError: there is no such file.
     """
     whole = dict(values)
-    if isinstance(whole.get("model"), str):
-        whole["model"] = find_model(whole["model"], folder=folder, trace=trace).as_json()
-    if isinstance(whole.get("device"), str):
-        whole["device"] = find_device(whole["device"], folder=folder).as_json()
-    if isinstance(whole.get("cost"), str):
-        whole["cost"] = read_cost(whole["cost"], folder=folder).as_json()
-    elif isinstance(whole.get("cost"), dict):
-        read_cost(whole["cost"])
-    if isinstance(whole.get("policy"), dict):
-        whole["policy"] = whole_policy(whole["policy"])
-    try:
-        document = EngineDocument.parse(whole, path=path)
-    except DocumentError as error:
-        error.requirement = error.requirement or "ST-ENG-001"
-        raise
-    judge_lifecycle(
-        document.policy or PolicyDocument(),
-        document.tiers or TiersDocument(),
-        document.links or LinksDocument(),
-        caching=document.scheduler.prefix_caching,
-        block_bytes=document.block_bytes,
-    )
-    tier_blocks(document.tiers or TiersDocument(), document.block_bytes)
+    with _in_its_place(path):
+        if isinstance(whole.get("model"), str):
+            whole["model"] = find_model(whole["model"], folder=folder, trace=trace).as_json()
+        if isinstance(whole.get("device"), str):
+            whole["device"] = find_device(whole["device"], folder=folder).as_json()
+        if isinstance(whole.get("cost"), str):
+            whole["cost"] = read_cost(whole["cost"], folder=folder).as_json()
+        elif isinstance(whole.get("cost"), dict):
+            read_cost(whole["cost"])
+        if isinstance(whole.get("policy"), dict):
+            whole["policy"] = whole_policy(whole["policy"])
+        try:
+            document = EngineDocument.parse(whole, path=path)
+        except DocumentError as error:
+            error.requirement = error.requirement or "ST-ENG-001"
+            if isinstance(whole.get("policy"), str):
+                named = whole["policy"][:60]
+                error.hint = f"policy: {{name: {named}}} in a document, or --set policy.name={named}"
+            raise
+        judge_lifecycle(
+            document.policy or PolicyDocument(),
+            document.tiers or TiersDocument(),
+            document.links or LinksDocument(),
+            caching=document.scheduler.prefix_caching,
+            block_bytes=document.block_bytes,
+        )
+        tier_blocks(document.tiers or TiersDocument(), document.block_bytes)
     return document
+
+
+@contextmanager
+def _in_its_place(path: str) -> Iterator[None]:
+    """What is wrong with a part of an engine document is told like what is wrong with the rest: the document, then the member."""
+    try:
+        yield
+    except DocumentError as error:
+        place = error.path or ""
+        if place.partition(".")[0] in EngineDocument.model_fields and not place.endswith(SUFFIXES):
+            if not error.message.startswith((f"{place}:", f"{place}.")):
+                error.message = f"{place}: {error.message}"
+            error.path = path
+        raise
 
 
 def change_engine(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:

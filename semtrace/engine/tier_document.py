@@ -93,9 +93,9 @@ def whole_policy(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         DocumentError: there is no such policy, or its settings are wrong.
-        UnsupportedError: it cannot be loaded.
+        UsageError: it cannot be loaded.
     """
-    document = PolicyDocument.parse(dict(values), path="policy")
+    document = PolicyDocument.parse(dict(values), path="policy", at="policy")
     settings = settings_of_policy(find_policy(document.name), document.settings)
     return {**values, "name": document.name, "settings": settings}
 

@@ -72,7 +72,7 @@ def settings_of_policy(policy: type[Policy], values: Mapping[str, object]) -> di
         DocumentError: naming every member that is wrong.
     """
     try:
-        return policy.Settings.parse(dict(values), path="policy.settings").as_json()
+        return policy.Settings.parse(dict(values), path="policy.settings", at="policy.settings").as_json()
     except SemtraceError as error:
         error.requirement = error.requirement if error.requirement != "ST-DOC-001" else "ST-LIF-001"
         raise

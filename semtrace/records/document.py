@@ -212,8 +212,13 @@ class Document(BaseModel):
         return f"blake3:{blake3(self.canonical()).hexdigest()}"
 
     @classmethod
-    def parse(cls, value: object, *, path: str) -> Self:
+    def parse(cls, value: object, *, path: str, at: str | None = None) -> Self:
         """Make the document of JSON values.
+
+        Args:
+            value: the values.
+            path: what to call the document in errors.
+            at: of a part of a document, the member that it is (`policy.settings`): errors name it before what is wrong in it.
 
         Raises:
             DocumentError: naming every field that is wrong, with its position.
@@ -223,11 +228,12 @@ class Document(BaseModel):
         except ValidationError as error:
             details = error.errors(include_url=False)
             kinds = {detail["type"] for detail in details}
-            message = explain(details, value)
+            message = explain(details, value, at)
             if isinstance(value, dict):
                 unknown = [key for key in map(str, value) if not cls._has(key)]
                 if unknown and "unknown key" not in message:
-                    message = f"{unknown_keys(cls, unknown)}; {message}"
+                    of_part = f"{at}: " if at else ""
+                    message = f"{of_part}{unknown_keys(cls, unknown)}; {message}"
                 message = other_format(cls, value) or message
             raise DocumentError(
                 message,

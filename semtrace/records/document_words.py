@@ -41,15 +41,16 @@ _LENGTHS: Final = {
 }
 
 
-def explain(details: Sequence[ErrorDetails], value: object) -> str:
+def explain(details: Sequence[ErrorDetails], value: object, at: str | None = None) -> str:
     """What is wrong, each place once: of a choice, what the form that was written lacks, else all that there may be.
 
     Args:
         details: what the validation of the document found.
         value: the document's values.
+        at: the member that it is of another document, if it is a part of one.
     """
     if value is None:
-        return "is empty"
+        return f"{at}: is empty" if at else "is empty"
     by_place: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for detail in details:
         by_place.setdefault(_place(detail, value), []).append(detail)
@@ -58,7 +59,7 @@ def explain(details: Sequence[ErrorDetails], value: object) -> str:
         deeper = any(len(other) > len(place) and other[: len(place)] == place for other in by_place)
         if deeper and isinstance(found[0]["input"], dict):
             continue  # another form of what stands there fits, but for what is said of its members
-        where = ".".join(map(str, place))
+        where = ".".join(map(str, (at, *place) if at else place))
         said = _together(found)
         lines.append(f"{where}: {said}" if where else said)
     return "; ".join(lines)

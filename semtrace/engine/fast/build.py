@@ -124,11 +124,18 @@ def build(
     twins = blocks.add(servers * settings.blocks * 2)
     found = blocks.add(servers * key_count)
     if blocks.end > _MOST or key_count > _MOST or settings.blocks * size > _MOST * at.BLOCK_RECORD:
+        too_large = servers * settings.blocks * (at.BLOCK_RECORD + 2) > _MOST or (
+            settings.blocks * size > _MOST * at.BLOCK_RECORD
+        )
         raise UsageError(
             f"{servers:,} servers of {settings.blocks:,} blocks, with {key_count:,} different blocks of content, are too "
-            "much for this engine",
+            "much for this engine, whose numbers of blocks have 32 bits",
             code="engine.size",
-            hint="fewer servers, larger blocks, a part of the trace, or salt: none",
+            path=f"backend.settings.{'servers' if servers > 1 else 'blocks'}" if too_large else "salt",
+            requirement="ST-ENG-003" if too_large else None,
+            hint="a smaller kv_bytes, kv_tokens or blocks, fewer servers, or a larger block_size"
+            if too_large
+            else "fewer servers, larger blocks, a part of the trace, or salt: none",
         )
     tables = blocks.add(servers * slots * widest)
     key0 = blocks.add(len(keys))

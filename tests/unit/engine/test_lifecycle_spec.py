@@ -64,7 +64,7 @@ LINK = {"links": {"host": {"out_bytes_per_s": 10, "in_bytes_per_s": 10}}}
         ),
         (
             {"policy": {"name": "keep"}, "tiers": {"host": {"blocks": 4, "bytes": 9}}, **LINK},
-            "engine",
+            "tiers.host",
             "exactly one of blocks and bytes",
         ),
         (
@@ -81,7 +81,8 @@ def test_wrong_documents_are_refused(change: dict[str, Any], path: str, says: st
             {key: value for key, value in {**BASE, **change}.items() if value is not None}, path="engine"
         )
     assert says in str(caught.value)
-    assert caught.value.path == path
+    assert caught.value.path == "engine"
+    assert str(caught.value).startswith(f"engine: {path}")
     assert caught.value.requirement is not None
 
 
@@ -124,3 +125,24 @@ def test_the_tiny_model_has_four_bytes_a_token():
     """ST-LIF-003."""
     assert parse_engine(BASE, path="engine").block_bytes == 16
     assert TINY["head_dim"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"policy": "keep"}, "engine: policy: must be a mapping of keys to values, and is 'keep'"),
+        ({"policy": {"name": 3}}, "engine: policy.name: must be text, and is 3"),
+        ({"policy": {"name": "continuum", "settings": {"ttl_ns": -1}}}, "engine: policy.settings.ttl_ns: must be"),
+        ({"cost": {"kind": "linear"}}, "engine: cost.c0_ps: is missing; cost.c_seq_ps: is missing"),
+        ({"cost": {"kind": "cubic"}}, "engine: cost.kind: is 'cubic'"),
+        ({"model": "Qwen3-8"}, "engine: model: no model 'Qwen3-8' in the catalog"),
+        ({"model": {"name": "x", "layer": 1}}, "engine: model.layers: is missing; "),
+        ({"device": {"name": "x", "bf16_flops": 0}}, "engine: device.bf16_flops: "),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_part_is_told_like_the_rest(change: dict[str, Any], says: str):
+    with pytest.raises(DocumentError) as caught:
+        parse_engine({**BASE, **change}, path="engine")
+    assert str(caught.value).startswith(says)
+    if change == {"policy": "keep"}:
+        assert caught.value.hint == "policy: {name: keep} in a document, or --set policy.name=keep"
