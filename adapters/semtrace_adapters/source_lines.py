@@ -6,65 +6,28 @@ where it is made for that: what is longer than 1 MiB is looked at before it is p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, Final
+import re
+from typing import TYPE_CHECKING, Final
 
 from semtrace.errors import FormatError
 from semtrace.records.document import VALUE_LIMIT, has_too_many_values
+from semtrace.records.lines import LINE_LIMIT, SURELY_SMALL, check_line, lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-LINE_LIMIT: Final = 16 << 20
-"""Bytes that a line can have: a request with a million tokens of text has some four million."""
-_SURELY_SMALL: Final = 1 << 20
-_BRACKETS: Final = 500_000
-"""Opening brackets in a line, those in its texts included: a text can be JSON that is parsed, too."""
+_TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},]', re.DOTALL)
+"""What `has_too_many_values` counts."""
 
-
-def lines_of(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers, from 1, and their ends.
-
-    Args:
-        file: the file, open at its beginning.
-        path: where it is, for messages.
-
-    Raises:
-        FormatError: one is too long, or would take too much memory.
-    """
-    for number, line in enumerate(iter(lambda: file.readline(LINE_LIMIT + 1), b""), 1):
-        if len(line) > _SURELY_SMALL:
-            check_line(line, path, number)
-        yield number, line
-
-
-def check_line(line: bytes, path: Path, number: int) -> None:
-    """Refuse a line that is too long, or has too many values.
-
-    Args:
-        line: the line, or its first bytes, more than `LINE_LIMIT`.
-        path: its file.
-        number: its number in the file, from 1.
-
-    Raises:
-        FormatError: naming it.
-    """
-    if len(line) > LINE_LIMIT:
-        raise FormatError(
-            f"a line of more than {LINE_LIMIT} bytes",
-            code="source.line",
-            path=f"{path}:{number}",
-            hint="leave the line out; if nothing else is in the file, it is no log",
-        )
-    if len(line) > _SURELY_SMALL and (
-        line.count(b"{") + line.count(b"[") > _BRACKETS or has_too_many_values(line)
-    ):
-        raise FormatError(
-            f"a line that has, in {len(line)} bytes, more values than one of a log",
-            code="source.line",
-            path=f"{path}:{number}",
-            hint="leave the line out",
-        )
+__all__ = [
+    "LINE_LIMIT",
+    "check_document",
+    "check_line",
+    "check_lines",
+    "check_values",
+    "is_small",
+    "lines_of",
+]
 
 
 def check_lines(raw: bytes, path: Path, before: int = 0) -> None:
@@ -79,10 +42,10 @@ def check_lines(raw: bytes, path: Path, before: int = 0) -> None:
         FormatError: naming the first that is.
     """
     at = 0
-    while len(raw) - at > _SURELY_SMALL:
-        end = raw.rfind(b"\n", at, at + _SURELY_SMALL + 1)
+    while len(raw) - at > SURELY_SMALL:
+        end = raw.rfind(b"\n", at, at + SURELY_SMALL + 1)
         if end < 0:
-            end = raw.find(b"\n", at + _SURELY_SMALL)
+            end = raw.find(b"\n", at + SURELY_SMALL)
             end = len(raw) if end < 0 else end
             check_line(raw[at : min(end, at + LINE_LIMIT + 1)], path, before + raw.count(b"\n", 0, at) + 1)
         at = end + 1
@@ -90,7 +53,7 @@ def check_lines(raw: bytes, path: Path, before: int = 0) -> None:
 
 def is_small(raw: bytes) -> bool:
     """Whether a JSON document, or what may be one, takes little more memory than it has bytes when it is parsed."""
-    return len(raw) <= _SURELY_SMALL or not has_too_many_values(raw)
+    return len(raw) <= SURELY_SMALL or not has_too_many_values(raw)
 
 
 def check_document(raw: bytes, path: Path) -> None:
@@ -106,3 +69,32 @@ def check_document(raw: bytes, path: Path) -> None:
             path=str(path),
             hint="import without it",
         )
+
+
+def check_values(text: str, at: int, path: Path) -> None:
+    """Refuse a JSON value, one of several in a file, that would take too much memory.
+
+    Args:
+        text: the file's text.
+        at: where the value begins in it.
+        path: the file.
+
+    Raises:
+        FormatError: it has too many values.
+    """
+    depth = found = 0
+    for token in _TOKEN.finditer(text, at):
+        first = text[token.start()]
+        if first in "]}":
+            depth -= 1
+            if depth <= 0:
+                return
+        depth += first in "[{"
+        found += 1 if first == "," else 4
+        if found > VALUE_LIMIT:
+            raise FormatError(
+                f"a JSON value with more than {VALUE_LIMIT} values in it",
+                code="source.document",
+                path=f"{path}:{text.count(chr(10), 0, at) + 1}",
+                hint="import without it",
+            )

@@ -8,18 +8,24 @@ from pathlib import Path
 import pytest
 
 from semtrace.errors import FormatError
+from semtrace.live.vllm.names import FORMAT, VERSION
+from semtrace_adapters.autogen.sources import Reader
 from semtrace_adapters.base import ImportOptions, LossReport, adapters
 from semtrace_adapters.metagpt.team import read_team
-from semtrace_adapters.source_lines import LINE_LIMIT, check_lines, lines_of
+from semtrace_adapters.source_lines import LINE_LIMIT, check_lines, check_values, is_small, lines_of
 
 EVENT = json.dumps({"type": "LLMCall", "messages": [], "response": {}, "agent_id": "a/1"}).encode()
 RECORD = b"2025-01-02 03:04:05.678 | INFO     | metagpt.team:invest:1 - Investment: $3.0."
 SINK = json.dumps({"text": "x\n", "record": {"name": "metagpt.team", "message": "x"}}).encode()
 REQUEST = b'{"timestamp": 0, "input_length": 700, "output_length": 20, "hash_ids": [0, 1]}'
+SERVER = json.dumps(
+    {"kind": "server", "format": FORMAT, "version": VERSION, "rank": 0, "moves": True}
+).encode()
 LOGS = {
     "autogen": ("events.jsonl", EVENT),
     "metagpt": ("20250102.txt", RECORD),
     "metagpt-json": ("log.jsonl", SINK),
+    "vllm": ("steps.jsonl", SERVER),
     "mooncake": ("trace.jsonl", REQUEST),
 }
 
@@ -106,3 +112,36 @@ def test_a_long_line_takes_little_memory(name, tmp_path):
     with pytest.raises(FormatError):
         adapters()[name.split("-")[0]].read([path], ImportOptions())
     assert peak_mib() < usual + 40 + 60
+
+
+SPAN = {"name": "a", "context": {"trace_id": "0x" + "1" * 32, "span_id": "0x" + "1" * 16}, "start_time": "x"}
+
+
+@pytest.mark.parametrize("text", ["[" + "[]," * 600_000 + "[]]", '{"a": {"b": [' + '"",' * 800_000 + '""]}}'])
+def test_a_value_of_many_values_is_refused_by_its_line(text, tmp_path, monkeypatch):
+    """Whichever of the values in a file of spans it is, those before it may be of many lines."""
+    path = tmp_path / "spans.json"
+    path.write_text(json.dumps(SPAN, indent=4) + "\n" + text)
+    with pytest.raises(FormatError) as caught:
+        adapters()["autogen"].read([path], ImportOptions())
+    assert (caught.value.code, caught.value.path) == ("source.document", f"{path}:9")
+    assert caught.value.hint
+
+
+def test_many_small_values_are_no_large_one():
+    value = '{"a": ["b", {"c": "]}{["}]}\n'
+    text = value * 200_000
+    assert not is_small(text.encode())
+    for at in (0, len(value), len(text) - len(value)):
+        check_values(text, at, Path("x"))
+    large = "[" + text.replace("\n", ",") + "0]"
+    with pytest.raises(FormatError):
+        check_values(large, 0, Path("x"))
+
+
+def test_a_config_of_many_values_is_refused(tmp_path):
+    path = tmp_path / "team.json"
+    path.write_text('{"provider": "autogen", "config": [' + "[]," * 800_000 + "[]]}")
+    with pytest.raises(FormatError) as caught:
+        Reader(LossReport(), None, 0).read(path, "config")
+    assert caught.value.code == "source.document"

@@ -20,7 +20,7 @@ from semtrace_adapters.autogen.eventlog import (
 )
 from semtrace_adapters.autogen.read_stream import Stream, is_item, read_item
 from semtrace_adapters.autogen.spans import SpanTree, is_span, json_values, parse_spans
-from semtrace_adapters.source_lines import lines_of
+from semtrace_adapters.source_lines import check_document, check_values, is_small, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -130,7 +130,7 @@ def _kind_of_document(path: Path, head: str) -> tuple[str, int]:
     value: Any = next((v for v, _ in json_values(head) if not isinstance(v, ValueError)), None)
     if value is not None and _is_spans(value):
         return "spans", 90 if '"autogen' in head else 20
-    if path.stat().st_size > _WHOLE and _SPAN_MARK.search(head):
+    if _SPAN_MARK.search(head) and _is_large(path):
         return "spans", 90 if '"autogen' in head else 20
     value = _first_value(path)
     if is_component(value):
@@ -144,10 +144,18 @@ def _kind_of_document(path: Path, head: str) -> tuple[str, int]:
     return "other", 0
 
 
+def _is_large(path: Path) -> bool:
+    """Whether a document is not to be read to learn what it is."""
+    return path.stat().st_size > _WHOLE or not is_small(path.read_bytes())
+
+
 def _first_value(path: Path) -> Any:
-    """The first JSON value of a file, which may be longer than its head: a batch of spans, say."""
+    """The first JSON value of a file, which may be longer than its head: a batch of spans, say; None of one too large."""
     with path.open("rb") as file:
-        text = file.read(_WHOLE).decode("utf-8-sig", "replace").lstrip()
+        raw = file.read(_WHOLE)
+    if not is_small(raw):
+        return None
+    text = raw.decode("utf-8-sig", "replace").lstrip()
     try:
         return json.JSONDecoder().raw_decode(text)[0]
     except (ValueError, RecursionError):
@@ -203,7 +211,9 @@ class Reader:
         elif kind == "spans":
             self._spans(path, name)
         elif kind == "config":
-            self.sources.configs.append(read_config(_json(path.read_text("utf-8-sig", "replace"))))
+            raw = path.read_bytes()
+            check_document(raw, path)
+            self.sources.configs.append(read_config(_json(raw.decode("utf-8-sig", "replace"))))
         self.sources.files.append(path)
 
     def finish(self) -> Sources:
@@ -297,13 +307,16 @@ class Reader:
     def _values(self, path: Path, name: str) -> Iterable[tuple[Any, int]]:
         """The JSON values in a file, one a line or otherwise; those that cannot be read are reported."""
         try:
-            text = path.read_text("utf-8-sig", "replace")
+            raw = path.read_bytes()
         except OSError as error:
             raise UsageError(
                 f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
             ) from error
-        self._advance(path.stat().st_size)
-        for value, line in json_values(text):
+        self._advance(len(raw))
+        before = None if is_small(raw) else lambda text, at: check_values(text, at, path)
+        text = raw.decode("utf-8-sig", "replace")
+        del raw
+        for value, line in json_values(text, before):
             if isinstance(value, ValueError):
                 self.loss.add("json.broken", "lost", "JSON that cannot be read", where=f"{name}:{line}")
             elif "\\ud" in text:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from semtrace_adapters.autogen.times import nanoseconds, unix_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _ERROR_CODES = {"ERROR", "STATUS_CODE_ERROR", 2}
 
@@ -205,8 +205,12 @@ def _from_otlp(value: dict[str, Any]) -> Span:
     )
 
 
-def json_values(text: str) -> Iterator[tuple[Any, int]]:
+def json_values(text: str, before: Callable[[str, int], None] | None = None) -> Iterator[tuple[Any, int]]:
     """The JSON values of a text that holds one a line, or several one after the other, or an array.
+
+    Args:
+        text: the text.
+        before: called with the text and where a value begins in it, before that is read.
 
     Yields:
         ``(value, line)``; a value that cannot be read is yielded as :class:`ValueError`, and reading goes on at
@@ -219,6 +223,8 @@ def json_values(text: str) -> Iterator[tuple[Any, int]]:
             line += text[at] == "\n"
             at += 1
             continue
+        if before is not None:
+            before(text, at)
         try:
             value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from semtrace.errors import UsageError
 from semtrace.live.vllm.names import sent_id
+from semtrace_adapters.source_lines import lines_of
 from semtrace_adapters.vllm.lines import HintLine, ModelLine, PromptLine
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def read_content(
 
     Raises:
         UsageError: a file cannot be read.
+        FormatError: a line is too long.
     """
     content = Content()
     whole, read = sum(path.stat().st_size for path in paths), 0
@@ -100,7 +102,7 @@ def read_content(
         life: _Life | None = None
         try:
             with path.open("rb") as file:
-                for at, line in enumerate(file, 1):
+                for at, line in lines_of(file, path):
                     read += len(line)
                     if progress is not None and at % 4096 == 0:
                         progress(read, whole)

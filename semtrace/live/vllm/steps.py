@@ -17,6 +17,7 @@ from semtrace.records.columns import NULL
 from semtrace.records.enums import BlockAction, Evidence, Phase, Tier
 from semtrace.records.execution import Execution
 from semtrace.records.execution_tables import EXECUTION_TABLE
+from semtrace.records.lines import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ def read_steps(paths: Sequence[Path], progress: Callable[[int], None] | None = N
 
     Raises:
         UsageError: a file cannot be read.
-        FormatError: a file is no step log, or of a later version, or a line of it is no record.
+        FormatError: a file is no step log, or of a later version, or a line of it is no record, or too long.
     """
     log = ServerSteps()
     count = 0
@@ -443,7 +444,7 @@ def _begin(log: ServerSteps, record: dict[str, Any], path: Path) -> _Life:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as file:
-            yield from enumerate(file, 1)
+            yield from lines_of(file, path)
     except OSError as error:
         raise UsageError(
             f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
