@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semtrace.engine.document import parse_engine, read_engine, ready_documents, settings_of
-from semtrace.errors import DocumentError, ReplayError
+from semtrace.errors import DocumentError, ReplayError, UsageError
 from semtrace.graph.plan import dag
 from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome, Phase
@@ -343,3 +343,14 @@ def test_two_steps_in_flight():
         [0, 25, 1],
         [14, 36, 1],
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"), [({"blocks": 10**9}, "blocks"), ({"blocks": 10**8, "servers": 9}, "servers")]
+)
+def test_an_engine_of_too_many_blocks_names_the_field(change: dict[str, int], field: str):
+    call = {"name": "c", "kind": "llm", "prompt": 8, "output": 1}
+    with pytest.raises(UsageError, match="too much for this engine") as caught:
+        run({"operations": [call], "engine": {"block_size": 4, "cost": [1, 0, 1, 1, 0], **change}})
+    assert (caught.value.path, caught.value.requirement) == (f"backend.settings.{field}", "ST-ENG-003")
+    assert "smaller kv_bytes" in str(caught.value.hint)
