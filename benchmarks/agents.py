@@ -9,7 +9,7 @@ before the first byte of its request was given to the socket, after its body was
 end of the stream was read, before anything else was done with it. All between the end of one thing and the begin of the next is
 the program's own time: connecting, making prompts and bodies, reading what the model said, starting threads and waiting for them.
 
-python benchmarks/agents.py URL MODEL SEED
+python benchmarks/agents.py URL MODEL SEED [lengths]    with the last, it asks for answers of exactly the greatest length
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ OUTPUT = (48, 80)
 class Program:
     """One run."""
 
-    def __init__(self, url: str, model: str, seed: int) -> None:
+    def __init__(self, url: str, model: str, seed: int, *, lengths: bool = False) -> None:
         parts = urlsplit(url)
         self._server = (parts.hostname or "", parts.port)
-        self._model, self._seed = model, seed
+        self._model, self._seed, self._lengths = model, seed, lengths
         self._began = 0
         self._lock = threading.Lock()
         self.operations: list[dict[str, Any]] = []
@@ -84,10 +84,13 @@ class Program:
 
     def _ask(self, connection: HTTPConnection, prompt: list[int], most: int) -> dict[str, Any]:
         """Ask the model for up to so many tokens, and read its stream."""
-        body = json.dumps({
+        asked = {
             "model": self._model, "prompt": prompt, "max_tokens": most, "temperature": 0, "stream": True,
             "stream_options": {"include_usage": True}, "return_token_ids": True,
-        }).encode()  # fmt: skip
+        }  # fmt: skip
+        if self._lengths:
+            asked |= {"min_tokens": most, "ignore_eos": True}
+        body = json.dumps(asked).encode()
         connection.putrequest("POST", "/v1/completions")
         connection.putheader("Content-Type", "application/json")
         connection.putheader("Content-Length", str(len(body)))
@@ -185,4 +188,5 @@ class Agent:
 
 
 if __name__ == "__main__":
-    print(json.dumps(Program(sys.argv[1], sys.argv[2], int(sys.argv[3])).run(AGENTS, TURNS)))
+    URL, MODEL, SEED, *MORE = sys.argv[1:]
+    print(json.dumps(Program(URL, MODEL, int(SEED), lengths=MORE == ["lengths"]).run(AGENTS, TURNS)))

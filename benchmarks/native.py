@@ -21,7 +21,10 @@ sent and the end of the stream is not replayed but happens again, on another cli
 - where the model says something else than it did (sums in other batches are other sums), the next prompt repeats what it
   said natively, and the server finds less of it in its cache. Both are greedy here, so that this is rare; the facts say how often.
 
-python benchmarks/native.py [--pairs N]    what this figure is alone: about five seconds a pair, and a minute before
+python benchmarks/native.py [--pairs N] [--lengths]    what this figure is alone: about five seconds a pair, and a minute before
+
+With `--lengths` the program asks for least tokens, and for end tokens to be ignored, as the replayer does: what the difference is then,
+and was not before, is what holding lengths costs the server.
 """
 
 from __future__ import annotations
@@ -219,13 +222,14 @@ def server(folder: Path, root: Path, python: Path) -> Iterator[Server]:
         started.end()
 
 
-def program(url: str, seed: int, model: str = "tiny") -> BuiltTrace:
+def program(url: str, seed: int, model: str = "tiny", *, lengths: bool = False) -> BuiltTrace:
     """Run the program: its trace and native run.
 
     Raises:
         RuntimeError: it did not run, or its record makes no valid trace.
     """
     command: list[str | Path] = [sys.executable, Path(__file__).parent / "agents.py", url, model, str(seed)]
+    command += ["lengths"] if lengths else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the program ended with status {done.returncode}: {done.stderr[-1000:]}")
@@ -317,7 +321,7 @@ def pair(built: BuiltTrace, replayed: Execution) -> Pair:
     return Pair(trace, Run.of(trace, native), Run.of(trace, replayed), greatest, late, len(calls), same)
 
 
-def blocks(server: Server, count: int) -> Iterator[list[Pair]]:
+def blocks(server: Server, count: int, *, lengths: bool) -> Iterator[list[Pair]]:
     """Blocks of two pairs, after one that warms up."""
     random = Random(5)
     for seed in range(count + 1):
@@ -326,7 +330,7 @@ def blocks(server: Server, count: int) -> Iterator[list[Pair]]:
         for which in random.choice(ORDERS):
             server.forget()
             if which in "Nn":
-                natives[which] = program(server.url, seed)
+                natives[which] = program(server.url, seed, lengths=lengths)
             else:
                 replays[which] = again(server.url, natives["N" if which == "R" else "n"].trace)
         found = [pair(natives["N"], replays["R"]), pair(natives["n"], replays["r"])]
@@ -382,7 +386,7 @@ def facts(found: Sequence[Sequence[Pair]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run(folder: Path, root: Path, pairs: int, *, vllm: bool) -> dict[str, Result]:
+def run(folder: Path, root: Path, pairs: int, *, vllm: bool, lengths: bool = False) -> dict[str, Result]:
     """The figure `live.native_replay`: the median difference of root latencies in percent; its spread in `facts`."""
     python = root / ".venvs/vllm/bin/python"
     unit = "% of native root latency"
@@ -392,14 +396,18 @@ def run(folder: Path, root: Path, pairs: int, *, vllm: bool) -> dict[str, Result
     elif vllm:
         try:
             with server(folder, root, python) as started:
-                found = list(blocks(started, (pairs + 1) // 2))
+                found = list(blocks(started, (pairs + 1) // 2, lengths=lengths))
         except (RuntimeError, OSError, SemtraceError) as error:
             note = f"not run: {error}"
         else:
             values = [each.percent for block in found for each in block]
             return {
                 "live.native_replay": Result(
-                    float(np.median(values)), unit, values, better="zero", facts=facts(found)
+                    float(np.median(values)),
+                    unit,
+                    values,
+                    better="zero",
+                    facts={"program_asks_for_lengths": lengths, **facts(found)},
                 )
             }
     return {"live.native_replay": Result(None, unit, [], better="zero", peer_note=note)}
@@ -408,9 +416,12 @@ def run(folder: Path, root: Path, pairs: int, *, vllm: bool) -> dict[str, Result
 if __name__ == "__main__":
     OPTIONS = argparse.ArgumentParser(description="A native run and its replay, as pairs.")
     OPTIONS.add_argument("--pairs", type=int, default=PAIRS, help="pairs; a block has two")
+    OPTIONS.add_argument(
+        "--lengths", action="store_true", help="the program asks for lengths as the replayer does"
+    )
     CHOSEN = OPTIONS.parse_args()
     ROOT = Path(__file__).resolve().parent.parent
     FOLDER = ROOT / "build" / "bench"
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for figure, outcome in run(FOLDER, ROOT, CHOSEN.pairs, vllm=True).items():
+    for figure, outcome in run(FOLDER, ROOT, CHOSEN.pairs, vllm=True, lengths=CHOSEN.lengths).items():
         print(figure, json.dumps(outcome.as_dict(), indent=1))
