@@ -264,11 +264,13 @@ def _detail(asked: list[str], backend: str) -> list[str]:
             code="replay.detail",
             hint=f"there are: {', '.join(DETAIL)}",
         )
-    if asked and backend == "ideal":
+    if asked and backend in ("ideal", "http"):
         raise UsageError(
-            "--detail: backend ideal has no detail tables",
+            f"--detail: backend {backend} has no detail tables",
             code="replay.detail",
-            hint="--engine runs on a simulated engine, which has",
+            hint="--engine runs on a simulated engine, which has"
+            if backend == "ideal"
+            else "a vLLM server can write down its steps: semtrace join",
         )
     return asked
 

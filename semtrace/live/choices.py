@@ -87,11 +87,13 @@ class Choices:
             )
         if found.model is None:
             listed = ", ".join(found.models or []) or "none"
+            why = f" ({models.evidence})" if models is not None and models.found != "yes" else ""
+            at = ", or is the URL not that of the server alone, before /v1?" if why else ""
             raise ReplayError(
-                f"which model to ask for is not known: the server lists {listed}",
+                f"which model to ask for is not known: the server lists {listed}{why}",
                 code="live.model",
                 path="backend.settings.model",
-                hint="name it: model: NAME",
+                hint=f"name it: model: NAME{at}",
             )
         if self._settings.model is not None and found.models and found.model not in found.models:
             raise ReplayError(

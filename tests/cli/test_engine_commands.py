@@ -83,6 +83,7 @@ def test_both_forms_leave_the_same_execution(trace: str, tmp_path: Path):
         (["--engine", "{folder}/list.yaml"], "must be a mapping of keys to values, and is a list"),
         (["--scenario", "{folder}/scenario.yaml"], "name it with --engine"),
         (["--detail", "steps"], "backend ideal has no detail tables"),
+        (["--detail", "steps", "--url", "http://127.0.0.1:9"], "backend http has no detail tables"),
     ],
 )
 def test_wrong_engines(trace: str, tmp_path: Path, words: list[str], says: str):

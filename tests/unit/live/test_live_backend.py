@@ -504,6 +504,11 @@ def test_models():
             error = refusal(singles(), server.url, settings=settings)
             assert (error.code, error.path) == ("live.model", "backend.settings.model")
             assert message in str(error)
+            assert "URL" not in str(error)
+    with raw_server(lambda _: [plain("404 Not Found", b"")]) as server:
+        error = refusal(singles(), f"{server.url}/v1/chat/completions")
+        assert "lists none (GET /v1/models: status 404)" in error.message
+        assert "the URL not that of the server alone" in (error.hint or "")
     with listing("a") as server:
         error = refusal(singles(), server.url)  # it lists a model, and has no interface to it
         assert error.requirement == "ST-LIV-025"
