@@ -36,6 +36,9 @@ class _Loader(_BaseLoader):  # type: ignore[misc]  # a class of Any
     def construct_mapping(
         self, node: yaml.MappingNode, deep: bool = False
     ) -> dict[Any, Any]:  # the loader's own signature
+        for key, _ in node.value:
+            if key.tag == _TAG + "bool":  # `on` and `no` too are truth values of YAML 1.1, and keys are texts
+                key.tag = _TAG + "str"
         made: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         if len(made) != len(node.value):
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))

@@ -144,6 +144,12 @@ def test_yaml_has_what_json_has(tmp_path):
     assert read_values(path) == {**told, "c": True, "d": 1.5, "e": None, "<<": "x"}
 
 
+def test_keys_of_yaml_are_texts(tmp_path):
+    path = tmp_path / "keys.yaml"
+    path.write_text("on: [timeout]\nno: true\n")
+    assert read_values(path) == {"on": ["timeout"], "no": True}
+
+
 def test_a_large_document_is_read_as_json_only(tmp_path):
     text = json.dumps({"name": "a", "wheels": [], "x/y": "z" * document.YAML_LIMIT})
     (tmp_path / "cart.json").write_text(text)
