@@ -1,6 +1,8 @@
 """The command `replay`."""
 
+import contextlib
 import re
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +21,7 @@ from semtrace.cli.common import (
     progress,
 )
 from semtrace.cli.numbers import LARGEST, whole
-from semtrace.errors import ExitCode, UsageError
+from semtrace.errors import ExitCode, SemtraceError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -122,7 +124,6 @@ def replay(
     from semtrace.graph.plan import Plan, dag
     from semtrace.measure.setup import setup
     from semtrace.replay.run import replay as run
-    from semtrace.store.bundle import write_bundle
     from semtrace.store.container import check_output
     from semtrace.store.digests import execution_digest, show, work_digest
 
@@ -163,7 +164,7 @@ def replay(
             started=started,
             resume=left,
         )
-    write_bundle(output, executions={name: execution}, overwrite=force)
+    _write(output, name, execution, force=force)
     value: dict[str, Any] = {
         "output": str(output),
         "name": name,
@@ -180,6 +181,25 @@ def replay(
     }
     emit(value, as_json=json_output, text=lambda: _text(value, execution.header))
     return ExitCode.FINDINGS if value["unfinished"] else ExitCode.OK
+
+
+def _write(output: Path, name: str, execution: "Execution", *, force: bool) -> None:
+    """Write what a replay left. What took real time is kept elsewhere, if its output cannot be written any more.
+
+    Raises:
+        SemtraceError: it cannot be written; the hint says where it is kept.
+    """
+    from semtrace.store.bundle import write_bundle
+
+    try:
+        write_bundle(output, executions={name: execution}, overwrite=force)
+    except SemtraceError as error:
+        if execution.header.clock == "wall":
+            kept = Path(tempfile.mkdtemp(prefix="semtrace-")) / output.name
+            with contextlib.suppress(SemtraceError):
+                write_bundle(kept, executions={name: execution})
+                error.hint = f"the run is kept in {kept}"
+        raise
 
 
 def _left(trace: "Trace", plan: "Plan | None", stopped: Path, options: dict[str, object]) -> "Resume":

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from cli.conftest import run, team
 from semtrace.cli.live import world_lines
+from semtrace.replay.run import replay
 from semtrace.store.bundle import write_bundle
 
 if TYPE_CHECKING:
@@ -135,6 +137,29 @@ def test_a_closed_loop_that_was_stopped_is_not_said_to_be_resumable():
         stopped = str(world_lines(value, {"arrivals": arrivals})[-1])
         assert "1 operations had not ended" in stopped
         assert ("--resume run.semtrace" in stopped) == resumable
+
+
+def test_a_run_is_not_lost_to_an_output_that_is_there_meanwhile(
+    server: Server, trace: str, tmp_path: Path, monkeypatch
+):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    out = tmp_path / "run.semtrace"
+
+    def busy(*given: Any, **more: Any) -> Any:
+        made = replay(*given, **more)
+        out.write_text("another")
+        return made
+
+    monkeypatch.setattr("semtrace.replay.run.replay", busy)
+    told = run("replay", trace, "--url", server.url, "--set", "inputs=synthetic", "-o", out)
+    assert told.code == 2
+    assert "exists already" in told.err
+    (kept,) = (tmp_path / "tmp").glob("semtrace-*/run.semtrace")
+    assert f"the run is kept in {kept}" in "".join(told.err.split("\n"))
+    assert out.read_text() == "another"
+    audited = run("audit", trace, kept, "--tolerance-ns", LATE)
+    assert audited.code == 0, audited.out
 
 
 def test_no_secret_is_kept(server: Server, trace: str, tmp_path: Path, monkeypatch):  # ST-LIV-032
