@@ -208,6 +208,9 @@ def _artifacts(of_team: Change, of_ids: Change) -> None:
     of_team(
         "settings-not-an-object", "settings are a list", "ST-ART-010", lambda draft: replace(draft, 2, b"[]")
     )
+    many = b'{"a":[' + b"[]," * 750_000 + b"[]]}"
+    of_team("settings-of-many-values", "settings have 3.75 million values", ["ST-ART-011"],
+            lambda draft: replace(draft, 2, many))  # fmt: skip
     of_team("message-not-canonical", "a message as output has a space too many", ["ST-ART-010"],
             lambda draft: replace(draft, 11, b'{"content":"Yes?", "refusal":"no"}'))  # fmt: skip
 
