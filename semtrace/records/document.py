@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-DOCUMENT_LIMIT = 64 * 1024 * 1024
+DOCUMENT_LIMIT = 24 * 1024 * 1024
 """Largest document read, in bytes."""
 VALUE_LIMIT = 3_000_000
 """Most values in a document read as JSON, members of objects and elements of arrays; see `has_too_many_values`."""

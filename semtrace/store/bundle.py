@@ -62,6 +62,10 @@ class BundleInfo:
     """Namespaced keys of the manifest, kept when a bundle is rewritten."""
 
 
+MOST_EXECUTIONS: Final = 4096
+"""Executions in a bundle: each takes some milliseconds to check (ST-BND-030)."""
+
+
 class Bundle:
     """An open bundle. Members are checked against their digests when they are first read."""
 
@@ -112,6 +116,13 @@ class Bundle:
                 requirement="ST-BND-010",
             )
         self.manifest = Manifest.unseal(stored, values, path=where)
+        if len(self.manifest.executions) > MOST_EXECUTIONS:
+            raise FormatError(
+                f"{len(self.manifest.executions):,} executions, at most {MOST_EXECUTIONS:,} can be",
+                code="bundle.executions",
+                path=where,
+                requirement="ST-BND-030",
+            )
         for execution in self.manifest.executions:
             if not EXECUTION_NAME.fullmatch(execution):
                 raise FormatError(
@@ -420,6 +431,14 @@ def write_bundle(
     info = info or BundleInfo()
     path = Path(path)
     check_output(path, overwrite=overwrite)
+    if executions is not None and len(executions) > MOST_EXECUTIONS:
+        raise UsageError(
+            f"{len(executions):,} executions in one bundle, at most {MOST_EXECUTIONS:,} can be",
+            code="bundle.executions",
+            path=str(path),
+            requirement="ST-BND-030",
+            hint="write several bundles",
+        )
     folder = path.parent
     members: list[Member] = []
     tables, packs = Believed(TABLE_FLOOR), Believed(PACK_FLOOR)
@@ -467,7 +486,16 @@ def write_bundle(
         tokenizers=dict(info.tokenizers),
         **info.extra,
     )
-    write_container(path, [(MANIFEST, manifest.sealed()), *members], directory=directory, overwrite=overwrite)
+    sealed = manifest.sealed()
+    if len(sealed) > DOCUMENT_LIMIT or has_too_many_values(sealed):
+        raise UsageError(
+            f"the manifest has {len(sealed):,} bytes, more than {DOCUMENT_LIMIT:,}, or more than {VALUE_LIMIT:,} values",
+            code="bundle.manifest",
+            path=str(path),
+            requirement="ST-BND-005",
+            hint="arrivals drawn for millions of instances do not fit into an execution's header: replay fewer copies",
+        )
+    write_container(path, [(MANIFEST, sealed), *members], directory=directory, overwrite=overwrite)
     return manifest
 
 

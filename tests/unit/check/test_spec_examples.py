@@ -155,7 +155,7 @@ def test_documents_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = tmp_path / "note.json"
     content: dict[str, Any] = {"text": "x" * 100}
     path.write_text(json.dumps(content))
-    assert document.DOCUMENT_LIMIT == 64 << 20
+    assert document.DOCUMENT_LIMIT == 24 << 20
     assert Note.read(path).text == content["text"]
     monkeypatch.setattr(document, "DOCUMENT_LIMIT", 100)
     with pytest.raises(FormatError, match="larger than 100 bytes"):

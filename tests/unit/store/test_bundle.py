@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from semtrace.build import TraceBuilder
-from semtrace.errors import FormatError, IntegrityError, UnsupportedError, UsageError
+from semtrace.errors import FormatError, IntegrityError, SemtraceError, UnsupportedError, UsageError
 from semtrace.records.chat import rebuild_request
 from semtrace.records.columns import Columns
 from semtrace.records.document import canonical_json
@@ -30,6 +30,7 @@ from semtrace.store.digests import (
 )
 from semtrace.store.manifest import Loss, Manifest, Producer, SourceFile
 from semtrace.store.packs import PackContent, make_packs
+from semtrace.testing import random_trace
 
 PRIVATE = "the patient's name is in here"
 
@@ -570,3 +571,28 @@ def test_digests_are_written_in_one_way(digest):
     with pytest.raises(FormatError, match=r"tokenizers\.t: must be `blake3:`") as caught:
         Manifest.unseal(b"", {**values, "tokenizers": {"t": digest}}, path="x")
     assert caught.value.requirement == "ST-DIG-021"
+
+
+def test_a_bundle_has_so_many_executions_at_most(tmp_path, monkeypatch):
+    """ST-BND-030."""
+    built = random_trace(1)
+    executions = {f"run-{at}": built.execution for at in range(3)}
+    write_bundle(tmp_path / "three", executions=executions)
+    monkeypatch.setattr("semtrace.store.bundle.MOST_EXECUTIONS", 2)
+    for tried in (
+        lambda: open_bundle(tmp_path / "three"),
+        lambda: write_bundle(tmp_path / "x", executions=executions),
+    ):
+        with pytest.raises(SemtraceError) as caught:
+            tried()
+        assert caught.value.requirement == "ST-BND-030"
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_manifest_that_nobody_would_read_is_not_written(tmp_path, monkeypatch):
+    """ST-BND-005."""
+    monkeypatch.setattr("semtrace.store.bundle.DOCUMENT_LIMIT", 500)
+    with pytest.raises(UsageError) as caught:
+        write_bundle(tmp_path / "x", trace=random_trace(1).trace)
+    assert caught.value.requirement == "ST-BND-005"
+    assert not (tmp_path / "x").exists()
