@@ -257,7 +257,8 @@ def world_lines(value: dict[str, Any], scenario: "Mapping[str, Any]") -> "list[R
             f"their release (P50 {milliseconds(late['p50_ns'])} ms, P99.9 {milliseconds(late['p99_9_ns'])} ms, "
             f"at most {milliseconds(late['most_ns'])} ms{held if scenario.get('concurrency') else ''})"
         )
-    lines.append("outcomes: " + ", ".join(f"{count:,} {name}" for name, count in value["outcomes"].items()))
+    outcomes = ", ".join(f"{count:,} {name}" for name, count in value["outcomes"].items())
+    lines.append(f"outcomes: {outcomes or 'none'}")
     requests = value["environment"].get("requests", {})
     failures: dict[str, int] = requests.get("failures", {})
     if failures:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
 from semtrace.check.finding import found
 from semtrace.errors import ReplayError, UnsupportedError
 from semtrace.live.asking import Form, Lock
-from semtrace.live.doctor import PROMPT, examine
+from semtrace.live.doctor import PROMPT, clean, examine
 from semtrace.live.prompts import Inputs
 from semtrace.live.settings import Vocabulary
 from semtrace.records.enums import OperationKind
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from semtrace.live.settings import HttpSettings, Key
     from semtrace.records.trace import Trace
     from semtrace.replay.scenario import Scenario
+
+
+MOST_LISTED: Final = 10
+"""Most names of a server's models that a message has."""
+
+
+def _listed(names: list[str]) -> str:
+    """Names that a server told, for a message."""
+    shown = ", ".join(clean(name) for name in names[:MOST_LISTED])
+    return shown if len(names) <= MOST_LISTED else f"{shown} and {len(names) - MOST_LISTED:,} more"
 
 
 class Choices:
@@ -86,7 +96,7 @@ class Choices:
                 "or name another one: api_key_env",
             )
         if found.model is None:
-            listed = ", ".join(found.models or []) or "none"
+            listed = _listed(found.models or []) or "none"
             why = f" ({models.evidence})" if models is not None and models.found != "yes" else ""
             at = ", or is the URL not that of the server alone, before /v1?" if why else ""
             raise ReplayError(
@@ -97,7 +107,7 @@ class Choices:
             )
         if self._settings.model is not None and found.models and found.model not in found.models:
             raise ReplayError(
-                f"the server does not list model {found.model}: it has {', '.join(found.models)}",
+                f"the server does not list model {found.model}: it has {_listed(found.models)}",
                 code="live.model",
                 path="backend.settings.model",
                 hint="name one of them",

@@ -140,7 +140,7 @@ class Doctor:
         if reply.failure is not None:
             return f"{text}, then {reply.detail}"
         if reply.status != 200:
-            message = _clean(self._client.hide(_message(reply)))
+            message = clean(self._client.hide(_message(reply)))
             return f"{text}, {message}" if message else text
         return text
 
@@ -168,10 +168,10 @@ class Doctor:
         reply = self._ask("/version")
         server = reply.fields.get(b"server")
         if server is not None:
-            self.examination.server = _clean(self._client.hide(server.decode("latin-1")))
+            self.examination.server = clean(self._client.hide(server.decode("latin-1")))
         version = reply.members().get("version")
         if isinstance(version, str):
-            self.examination.version = _clean(self._client.hide(version))
+            self.examination.version = clean(self._client.hide(version))
         return self._probe("reachable", "yes" if reply.status else "no", "GET /version", reply)
 
     def models(self) -> Probe:
@@ -387,7 +387,7 @@ def _message(reply: Reply) -> str:
     return ""
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """A text in one line of printable characters, cut to `EVIDENCE_CHARACTERS`."""
     text = re.sub(r"\s+", " ", text).strip()
     text = "".join(each for each in text if each.isprintable())

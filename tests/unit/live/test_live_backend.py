@@ -499,6 +499,7 @@ def test_models():
 
     for names, settings, message in (
         ([], {}, "lists none"), (["a", "b"], {}, "lists a, b"), (["a"], {"model": "c"}, "it has a"),
+        (["\x1b[1m\na", *"bcdefghijklm"], {}, "lists [1m a, b, c, d, e, f, g, h, i, j and 3 more"),
     ):  # fmt: skip
         with listing(*names) as server:
             error = refusal(singles(), server.url, settings=settings)
