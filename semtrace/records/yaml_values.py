@@ -19,7 +19,7 @@ _TAG = "tag:yaml.org,2002:"
 _TAGS = tuple(_TAG + name for name in ("null", "bool", "int", "float", "str", "seq", "map"))
 """What JSON has too. A date is text here, and `<<` a key like others."""
 _OF_OLD: Final = re.compile(r"[-+]?(?:0[0-7_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
-"""Numbers of YAML 1.1 that are others, or text, for a person and in YAML 1.2: octal `017`, and `1:30` of base 60."""
+"""Numbers of YAML 1.1 that are others, or text, for a person and in YAML 1.2: octal `017`, and `1:30` of base 60 (ST-DOC-007)."""
 
 
 class _Loader(_BaseLoader):  # type: ignore[misc]  # a class of Any
