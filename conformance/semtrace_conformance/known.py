@@ -108,7 +108,11 @@ def verdict(certificate: Certificate, suite: Suite) -> tuple[ExitCode, str]:
     unexpected, passed = surprises(certificate)
     if certificate.conformant and not passed:
         claims = ", ".join(each for each, claim in certificate.profiles.items() if claim.of)
-        return ExitCode.OK, f"{name} is conformant: {claims} ({counts.counting} of {counts.applicable} cases)"
+        part = f", of which {', '.join(certificate.selection)} was asked" if certificate.selection else ""
+        return (
+            ExitCode.OK,
+            f"{name} is conformant: {claims} ({counts.counting} of {counts.applicable} cases{part})",
+        )
     if unexpected:
         share = f"{counts.counting} of {counts.applicable} cases count"
         by_itself = [each.case for each in certificate.failing if each.failures and each.case in unexpected]

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from semtrace.records.columns import NULL
-from semtrace.records.enums import EventOutcome, Evidence, FinishReason, OperationKind, OperationStatus
+from semtrace.records.enums import (
+    EventOutcome,
+    Evidence,
+    Failure,
+    FinishReason,
+    OperationKind,
+    OperationStatus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,12 +224,14 @@ def judge_ends(case: Case) -> None:
     case.judge("ST-AUD-002", there, ~terminal[there], state, column="outcome")
     ledger.skip("ST-AUD-003", "no terminal state", int((slots.present & ~terminal).sum()))
     ended = np.flatnonzero(terminal)
-    status = slots.recorded("status")
+    status, failure = slots.recorded("status"), slots.seen("failure")
 
     def ends(case_: int) -> str:
         slot = int(ended[case_])
         recorded = OperationStatus(int(status[slot])).name.lower()
-        return f"ended as {_outcome(int(slots.outcome[slot]))}, was recorded as {recorded}"
+        met = int(failure[slot])
+        why = f" ({Failure(met).name.lower().replace('_', ' ')})" if met in {*Failure} else ""
+        return f"ended as {_outcome(int(slots.outcome[slot]))}{why}, was recorded as {recorded}"
 
     case.judge("ST-AUD-003", ended, ~case.as_recorded[ended], ends, column="outcome")
 
@@ -287,6 +296,8 @@ def judge_counts(case: Case) -> None:
             )
 
         hint = "a replay keeps the recorded input and output lengths"
+        if column == "prompt_tokens" and not case.virtual and not case.native:
+            hint = "texts are counted by the server's own tokenizer: replay with inputs=synthetic where lengths matter"
         case.judge(requirement, at, seen[at] != recorded[at], tokens, column=column, hint=hint)
 
 

@@ -132,7 +132,7 @@ class Scenario(Document):
     tolerance_ns: Nanoseconds | None = None
     deadline_ns: Nanoseconds | None = None
     window_ns: Nanoseconds | None = None
-    timeout_ns: Nanoseconds | None = None
+    timeout_ns: int | None = Field(default=None, ge=1, lt=1 << 53)
     retry: Retry | None = None
     on_failure: Literal["proceed", "skip", "fail"] | None = None
     concurrency: int | None = Field(default=None, ge=1, le=1_000_000)

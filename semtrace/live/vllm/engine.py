@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from semtrace.engine.pool import BlockPool
 from semtrace.engine.scheduler import Entry, Move, Request, Scheduler, Step
-from semtrace.errors import ReplayError, UnsupportedError
+from semtrace.errors import ReplayError
 from semtrace.live.vllm.settings import engine_arguments
 from semtrace.records.enums import BlockAction, FinishReason
 
@@ -74,10 +74,11 @@ def need_vllm() -> None:
     """Make sure that vLLM is installed.
 
     Raises:
-        UnsupportedError: it is not.
+        UsageError: it is not.
     """
-    if importlib.util.find_spec("vllm") is None:
-        raise UnsupportedError(
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:  # a folder of that name is no package
+        raise UsageError(
             "vLLM is not installed",
             code="vllm.missing",
             path="backend.name",

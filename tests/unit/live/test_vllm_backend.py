@@ -8,7 +8,7 @@ import pytest
 
 from semtrace.engine.document import parse_engine, settings_of
 from semtrace.engine.scheduler import Scheduler
-from semtrace.errors import DocumentError, ReplayError, UnsupportedError, UsageError
+from semtrace.errors import DocumentError, ReplayError, UsageError
 from semtrace.graph.plan import dag
 from semtrace.live.vllm import backend as module
 from semtrace.live.vllm.engine import FINISH, Output, name_of, need_vllm
@@ -161,12 +161,14 @@ def test_free_tokens_are_not_held_to_what_was_recorded(trace, folder, monkeypatc
     assert report.rule("ST-AUD-078").not_judged  # what blocks hold of outputs is the model's choice
 
 
-def test_without_vllm_the_extra_is_named(trace, folder):
+def test_without_vllm_the_extra_is_named(trace, folder, monkeypatch):
     """ST-VLM-001."""
-    with pytest.raises(UnsupportedError) as error:
+    with pytest.raises(UsageError) as error:
         need_vllm()
     assert "semtrace[vllm]" in error.value.hint
-    with pytest.raises(UnsupportedError, match="not installed"):
+    (folder / "vllm").mkdir()
+    monkeypatch.syspath_prepend(folder)  # a folder of that name is none
+    with pytest.raises(UsageError, match="not installed"):
         replay(trace, "vllm", {"model": folder, "engine": ENGINE})
 
 
