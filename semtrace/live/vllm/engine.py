@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from semtrace.engine.pool import BlockPool
 from semtrace.engine.scheduler import Entry, Move, Request, Scheduler, Step
-from semtrace.errors import ReplayError
+from semtrace.errors import ReplayError, UsageError
 from semtrace.live.vllm.settings import engine_arguments
 from semtrace.records.enums import BlockAction, FinishReason
 
