@@ -161,13 +161,13 @@ def test_free_tokens_are_not_held_to_what_was_recorded(trace, folder, monkeypatc
     assert report.rule("ST-AUD-078").not_judged  # what blocks hold of outputs is the model's choice
 
 
-def test_without_vllm_the_extra_is_named(trace, folder, monkeypatch):
+def test_without_vllm_the_extra_is_named(trace, folder, tmp_path, monkeypatch):
     """ST-VLM-001."""
     with pytest.raises(UsageError) as error:
         need_vllm()
     assert "semtrace[vllm]" in error.value.hint
-    (folder / "vllm").mkdir()
-    monkeypatch.syspath_prepend(folder)  # a folder of that name is none
+    (tmp_path / "vllm").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)  # a folder of that name is none
     with pytest.raises(UsageError, match="not installed"):
         replay(trace, "vllm", {"model": folder, "engine": ENGINE})
 
