@@ -11,8 +11,9 @@ import orjson
 import pyarrow as pa
 
 from semtrace.engine.log import detail_tables
-from semtrace.errors import FormatError, ReplayError, UsageError, WrongKindError
-from semtrace.live.vllm.names import FORMAT, VERSION, sent_id
+from semtrace.errors import FormatError, UsageError, WrongKindError
+from semtrace.live.vllm.names import FORMAT, VERSION
+from semtrace.live.vllm.requests import refused, rows_of_requests
 from semtrace.records.columns import NULL
 from semtrace.records.enums import BlockAction, Evidence, Phase, Tier
 from semtrace.records.execution import Execution
@@ -47,6 +48,7 @@ class ServerSteps:
         names: the id of each request.
         prompt_tokens: of each request.
         server: which server each request was sent to.
+        unix_ns: what Unix time was when each request came.
         ahead_ns: by how much Unix time was ahead of the monotonic clock when each request came.
         outputs: tokens that each has yielded.
         cached_tokens: those that each found in the cache when it was first scheduled; `NULL` before.
@@ -63,7 +65,8 @@ class ServerSteps:
     names: list[str] = field(default_factory=list)
     prompt_tokens: list[int] = field(default_factory=list)
     server: list[int] = field(default_factory=list)
-    ahead_ns: list[int] = field(default_factory=list)
+    unix_ns: array[int] = field(default_factory=lambda: array("q"))
+    ahead_ns: array[int] = field(default_factory=lambda: array("q"))
     outputs: list[int] = field(default_factory=list)
     cached_tokens: list[int] = field(default_factory=list)
     preemptions: list[int] = field(default_factory=list)
@@ -130,10 +133,10 @@ def join(execution: Execution, log: ServerSteps, event: NDArray[np.int64] | None
     Args:
         execution: an execution on a wall clock, with request ids.
         log: what the server wrote down.
-        event: by request of the log its row in the events, or `NULL`; if left out, by their ids.
+        event: by request of the log its row in the events, or `NULL`; if left out, as `rows_of_requests` finds it.
 
     Raises:
-        ReplayError: the execution has no time of its origin, no request ids or steps already; or no request of it is in the log.
+        ReplayError: the execution has no time of its origin, no request ids or steps already; or no request of it is in the log, or which is its own cannot be told.
     """
     header = execution.header
     for what, lacks in (
@@ -142,21 +145,9 @@ def join(execution: Execution, log: ServerSteps, event: NDArray[np.int64] | None
         ("has no request ids", execution.events.array("request_id").null_count == execution.events.rows),
     ):
         if lacks:
-            raise _refused(f"the execution {what}", "join what a replay on a server left (--backend http)")
+            raise refused(f"the execution {what}", "join what a replay on a server left (--backend http)")
     origin = header.origin_unix_ns or 0
-    ids = execution.events.array("request_id").to_pylist()
-    event = np.append(_by_id(log, ids) if event is None else event, NULL)
-    mine = np.flatnonzero(event != NULL)
-    if not len(mine):
-        raise _refused(
-            "no request of the execution is in the log", "is it the log of the same server and run?"
-        )
-    twice = np.flatnonzero(np.bincount(event[mine]) > 1)
-    if len(twice):
-        raise _refused(
-            f"request {ids[twice[0]]!r} is in the log {np.bincount(event[mine])[twice[0]]} times",
-            "a log of one run of the client, please: delete it before, or give another file",
-        )
+    event = np.append(rows_of_requests(execution, log) if event is None else event, NULL)
     made = _Joined(execution, log, event, origin)
     tables = {name: columns.data for name, columns in execution.tables.items()}
     tables |= made.tables()
@@ -165,13 +156,6 @@ def join(execution: Execution, log: ServerSteps, event: NDArray[np.int64] | None
     environment = {**header.environment, "vllm_steps": made.facts()}
     told = header.model_copy(update={"detail": detail, "environment": environment})
     return Execution.from_arrow(told, tables, execution.content)
-
-
-def _by_id(log: ServerSteps, ids: Sequence[str | None]) -> NDArray[np.int64]:
-    """By request of a log the row of the event with its id, or `NULL`."""
-    rows = {each: row for row, each in enumerate(ids) if each is not None}
-    sent = (sent_id(name, rows) for name in log.names)
-    return np.array([NULL if each is None else rows[each] for each in sent], dtype=np.int64)
 
 
 class _Life:
@@ -194,6 +178,7 @@ class _Life:
             log.names.append(str(record["id"]))
             log.prompt_tokens.append(int(record["prompt_tokens"]))
             log.server.append(self._server)
+            log.unix_ns.append(int(record["unix_ns"]))
             log.ahead_ns.append(int(record["unix_ns"]) - int(record["monotonic_ns"]))
             for column in (log.outputs, log.preemptions, log.preempted_ns):
                 column.append(0)
@@ -459,10 +444,6 @@ def _no_log(path: Path) -> WrongKindError:
         requirement="ST-VLM-010",
         hint="a step log is what vLLM writes with our recording scheduler (docs/vllm.md)",
     )
-
-
-def _refused(what: str, hint: str) -> ReplayError:
-    return ReplayError(what, code="vllm.join", requirement="ST-VLM-014", hint=hint)
 
 
 def _ints(values: array[int]) -> NDArray[np.int64]:

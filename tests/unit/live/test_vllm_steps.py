@@ -283,6 +283,13 @@ def test_a_line_that_is_none(tmp_path):
         read_steps([write(tmp_path, records)])
 
 
+def test_a_time_that_is_none(tmp_path):
+    records = lines()
+    records[1]["unix_ns"] = 1 << 63
+    with pytest.raises(FormatError, match="line 2 is no record"):
+        read_steps([write(tmp_path, records)])
+
+
 def test_what_cannot_be_joined(client, tmp_path):
     log = read_steps([write(tmp_path, lines())])
     whole = {name: columns.data for name, columns in client.tables.items()}
@@ -297,9 +304,85 @@ def test_what_cannot_be_joined(client, tmp_path):
         join(type(client).from_arrow(client.header, whole), log)
     with pytest.raises(ReplayError, match="has steps already"):
         join(join(client, log), log)
-    twice = [*lines(), *lines()[1:]]
-    with pytest.raises(ReplayError, match="is in the log 2 times"):
-        join(client, read_steps([write(tmp_path, twice)]))
+
+
+def again(by_ns, ids=("semtrace-0-0", "semtrace-0-1")):
+    """What the server wrote down of another run of the same client, so much later or earlier."""
+    records = []
+    for record in lines()[1:]:
+        moved = dict(record)
+        if "unix_ns" in moved:
+            moved |= {name: moved[name] + by_ns for name in ("unix_ns", "monotonic_ns")}
+        if "n" in moved:
+            moved["n"] += 10
+        for name in ("preempted", "entries", "yielded", "ended"):
+            moved[name] = [
+                each + 10 if name == "preempted" else [each[0] + 10, *each[1:]]
+                for each in moved.get(name, ())
+            ]
+        moved["moves"] = [[what, number + 10, *rest] for what, number, *rest in moved.get("moves") or ()]
+        if "step" in moved:
+            moved["step"] += 10
+        records.append(moved)
+    for record, name in zip(records, ids, strict=False):
+        record["id"] = f"cmpl-{name}-0-0123abcd"
+    return records
+
+
+def test_of_several_runs_in_a_log_the_one_of_the_time_of_the_execution_is_joined(client, tmp_path):
+    """ST-VLM-014."""
+    alone = join(client, read_steps([write(tmp_path, lines(), "alone")]))
+    records = lines()
+    both = [records[0], *again(-500), *records[1:], *again(100_000), *again(200_000)[:1]]
+    both[0] |= at(-9000)
+    made = join(client, read_steps([write(tmp_path, both)]))
+    for table in ("steps", "step_runs", "events"):
+        assert made[table].data.equals(alone[table].data), table
+    told = made.header.environment["vllm_steps"]
+    assert (told["requests"], told["others"]) == (2, 8)
+    assert list(check_execution(made, None)) == []
+    later = client.header.model_copy(update={"origin_unix_ns": UNIX + 100_000})
+    tables = {name: columns.data for name, columns in client.tables.items()}
+    second = join(type(client).from_arrow(later, tables), read_steps([write(tmp_path, both)]))
+    assert second["steps"].data.equals(alone["steps"].data)
+    assert list(check_execution(second, None)) == []
+
+
+def test_of_another_run_nothing_is_taken_though_its_id_is_there_once(client, tmp_path):
+    records = lines()
+    records[2]["id"] = "cmpl-of-another-1"  # in this run the second request did not reach the server
+    made = join(client, read_steps([write(tmp_path, [*records, *again(100_000)])]))
+    assert made.header.environment["vllm_steps"]["requests"] == 1
+    assert made.events.ints("preempted_ns").tolist() == [0, NULL]
+
+
+def test_an_id_that_came_twice_while_the_execution_ran(client, tmp_path):
+    last = int(client.events.ints("finished_ns")[1])
+    first = int(client.events.ints("finished_ns")[0])
+    short = with_column(client.events.data, "finished_ns", pa.array([first - 30, last], pa.int64()))
+    tables = {name: columns.data for name, columns in client.tables.items()} | {"events": short}
+    client = type(client).from_arrow(client.header, tables)
+    records = lines()
+    # while the execution ran, and after the event of this id had ended
+    late = again(first - 20, ids=("semtrace-0-0", "other"))
+    made = join(client, read_steps([write(tmp_path, [*records, *late])]))
+    assert made["steps"].ints("start_ns").tolist() == [10, 21, 31, 41]
+    with pytest.raises(ReplayError) as error:
+        join(client, read_steps([write(tmp_path, [*records, *again(1)])]))
+    assert error.value.requirement == "ST-VLM-014"
+    assert (
+        "request 'semtrace-0-0' is in the log 2 times while the execution ran, at 2023-11-14 22:13:20.000000005 UTC, "
+        "2023-11-14 22:13:20.000000006 UTC, and 1 others so" in str(error.value)
+    )
+
+
+def test_the_log_of_other_runs_of_the_same_client(client, tmp_path):
+    log = read_steps([write(tmp_path, [lines()[0], *again(100_000), *again(200_000)])])
+    with pytest.raises(
+        ReplayError, match="4 requests in the log have ids of the execution, and none came while it ran"
+    ) as error:
+        join(client, log)
+    assert error.value.requirement == "ST-VLM-014"
 
 
 def test_what_the_log_does_not_know_stays_unknown(client, tmp_path):
