@@ -39,6 +39,11 @@ class StepLog:
         ns = int(at_ms * MS)
         self.lines.append({**record, "unix_ns": START + ns, "monotonic_ns": 5_000 * MS + ns})
 
+    def hint(self, at_ms: float | None, request: str, **told: str) -> None:
+        """A client says something of the request with this id that comes next; without a time as lines once had none."""
+        when = {} if at_ms is None else {"unix_ns": START + int(at_ms * MS)}
+        self.lines.append({"kind": "hint", **when, "request": request, **told})
+
     def come(self, at_ms: float, prompt: Sequence[int] | int, *, name: str | None = None, **told: Any) -> int:
         """A request comes, with token ids or a number of tokens."""
         number = self.requests

@@ -3,9 +3,10 @@
 vLLM is told to load it with `--middleware semtrace_adapters.vllm.hints.Hints`. Each request with a header `X-Semtrace-Task`, `-Stage` or
 `-Session`, or with a member `user`, gives a line in the step log:
 
-    {"kind":"hint","request":ID,"task":…,"stage":…,"session":…,"user":…}
+    {"kind":"hint","unix_ns":T,"request":ID,"task":…,"stage":…,"session":…,"user":…}
 
-ID is the request's `X-Request-Id`; a request without one gets one, as it would from vLLM later. Nothing else of a request is kept, and no answer
+ID is the request's `X-Request-Id`; a request without one gets one, as it would from vLLM later. T is the Unix time at which all of it was there, before
+vLLM saw it: a client may use an id again, and the line is of the next request that has it. Nothing else of a request is kept, and no answer
 changes. It needs the standard library alone.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,6 +106,8 @@ class _Body:
     def end(self) -> None:
         """Write the hint, if there is one."""
         if self._open and self._told:
-            self._hints.write({"kind": "hint", "request": self._request, **self._told})
+            self._hints.write(
+                {"kind": "hint", "unix_ns": time.time_ns(), "request": self._request, **self._told}
+            )
         self._open = False
         self._parts = None

@@ -20,11 +20,13 @@ class HintLine(_Line):
     """What a client said of a request.
 
     Attributes:
+        unix_ns: when; the time of the line before it, if it does not say.
         request: its `X-Request-Id`.
         task, stage, session: what it belongs to.
         user: the member of this name.
     """
 
+    unix_ns: Annotated[int, Field(ge=0, lt=1 << 61)] | None = None
     request: _Text
     task: _Text | None = None
     stage: _Text | None = None

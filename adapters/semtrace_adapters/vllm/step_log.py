@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +13,7 @@ import orjson
 from pydantic import ValidationError
 
 from semtrace.errors import UsageError
-from semtrace.live.vllm.names import sent_id
+from semtrace.live.vllm.names import sent_id, without_digits
 from semtrace_adapters.source_lines import lines_of
 from semtrace_adapters.vllm.lines import HintLine, ModelLine, PromptLine
 
@@ -35,6 +37,7 @@ class Call:
         name: its id there.
         prompt_tokens: tokens of its prompt.
         came_ns: when the scheduler had it.
+        came_unix_ns: the same, always as a Unix time.
         arrival_ns: when the server had it; None if that was not written down.
         ids: its prompt's ids, the bits of uint32; None if they are not known.
         told: the rest of its line of content; None without one.
@@ -43,14 +46,16 @@ class Call:
         output_tokens: tokens that it yielded.
         output_ids: their ids; None if they are not known.
         hints: what the client said of it.
+        asked: its id without vLLM's random digits: the same for requests that a client sent with the same id.
 
-    Times are of the server's monotonic clock while the log is read, then Unix times; `arrival_ns` always is one.
+    Times are of the server's monotonic clock while the log is read, then Unix times; `arrival_ns` and `came_unix_ns` always are.
     """
 
     server: int
     name: str
     prompt_tokens: int
     came_ns: int
+    came_unix_ns: int
     arrival_ns: int | None = None
     ids: NDArray[np.int32] | None = None
     told: dict[str, Any] | None = None
@@ -60,6 +65,7 @@ class Call:
     output_tokens: int = 0
     output_ids: NDArray[np.int32] | None = None
     hints: dict[str, str] = field(default_factory=dict)
+    asked: str = ""
 
     @property
     def begins_ns(self) -> int:
@@ -74,12 +80,12 @@ class Content:
     Attributes:
         model: name and shape of the model, if they were written down.
         calls: the requests in the order in which the logs have them.
-        hints: what clients said, by request id.
+        hints: what clients said, by request id: when and what, each time that they said something.
     """
 
     model: dict[str, Any] | None = None
     calls: list[Call] = field(default_factory=list)
-    hints: dict[str, dict[str, str]] = field(default_factory=dict)
+    hints: dict[str, list[tuple[int, dict[str, str]]]] = field(default_factory=lambda: defaultdict(list))
 
 
 def read_content(
@@ -129,11 +135,24 @@ def read_content(
 
 
 def _hint(content: Content) -> None:
-    """Give every call what was said of it."""
-    for call in content.calls:
+    """Give every call what was said of it.
+
+    A client may use an id again, so what is said with an id is of the next request that has it, of all its prompts, and of none after that.
+    """
+    for call, asked in zip(content.calls, without_digits([call.name for call in content.calls]), strict=True):
+        call.asked = asked
+    for hints in content.hints.values():
+        hints.sort(key=lambda hint: hint[0])
+    taken: set[tuple[str, str, int]] = set()
+    for call in sorted(content.calls, key=lambda call: call.came_unix_ns):
         sent = sent_id(call.name, content.hints)
         told = call.told or {}
-        call.hints = dict(content.hints[sent]) if sent is not None else {}
+        if sent is not None:
+            hints = content.hints[sent]
+            last = bisect_right(hints, call.came_unix_ns, key=lambda hint: hint[0]) - 1
+            if last >= 0 and (sent, call.asked, last) not in taken:
+                taken.add((sent, call.asked, last))
+                call.hints = dict(hints[last][1])
         call.hints |= {name.removeprefix("semtrace_"): value for name, value in told.get("hints", {}).items()}
         if told.get("session"):
             call.hints.setdefault("session", told["session"])
@@ -145,6 +164,7 @@ class _Life:
     def __init__(self, content: Content, server: int) -> None:
         self._content, self._server = content, server
         self._calls: dict[int, Call] = {}
+        self._unix_ns = 0  # of the last line that says when it was
 
     def take(self, record: dict[str, Any]) -> bool:
         """Take a line.
@@ -153,9 +173,15 @@ class _Life:
             whether it is one. Those of steps are: they were read before.
         """
         kind = record["kind"]
+        if kind != "hint" and isinstance(record.get("unix_ns"), int):
+            self._unix_ns = record["unix_ns"]
         if kind == "request":
             call = Call(
-                self._server, str(record["id"]), int(record["prompt_tokens"]), int(record["monotonic_ns"])
+                self._server,
+                str(record["id"]),
+                int(record["prompt_tokens"]),
+                int(record["monotonic_ns"]),
+                int(record["unix_ns"]),
             )
             self._calls[record["n"]] = call
             self._content.calls.append(call)
@@ -188,7 +214,8 @@ class _Life:
         if kind == "hint":
             hint = HintLine.model_validate(record)
             told = hint.model_dump(include={"task", "stage", "session", "user"}, exclude_none=True)
-            self._content.hints[hint.request] = told
+            at = self._unix_ns if hint.unix_ns is None else hint.unix_ns
+            self._content.hints[hint.request].append((at, told))
         elif kind == "model":
             self._content.model = ModelLine.model_validate(record).model_dump(exclude={"kind"})
         elif kind == "output":

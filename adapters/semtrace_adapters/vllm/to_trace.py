@@ -28,6 +28,7 @@ from semtrace.records.media import TOKEN_IDS_TYPE
 from semtrace_adapters.base import finish
 from semtrace_adapters.vllm.matching import Matches, Said, match
 from semtrace_adapters.vllm.step_log import samples
+from semtrace_adapters.vllm.tasks import NAMES, hinted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -152,19 +153,14 @@ class Conversion:
             keys: list[Hashable] = list(self._components())
         elif self._tasks == "one":
             keys = [0] * len(self.calls)
+        elif self._tasks == "hints":
+            keys = hinted(self.calls, self._loss)
         else:
-            keys = [self._key(at, call) for at, call in enumerate(self.calls)]
+            keys = list(range(len(self.calls)))
         number: dict[Hashable, int] = {}
         owner = [number.setdefault(key, len(number)) for key in keys]
         names = [key[1] if isinstance(key, tuple) else f"task {place}" for key, place in number.items()]
         return owner, names
-
-    def _key(self, at: int, call: Call) -> Hashable:
-        if self._tasks == "hints":
-            for kind in ("task", "session", "user"):
-                if call.hints.get(kind):
-                    return kind, call.hints[kind]
-        return at
 
     def _components(self) -> list[int]:
         """By call, the first of those that it is connected with: by repeating, or being repeated."""
@@ -404,8 +400,7 @@ class Conversion:
             )
         elif self._tasks == "hints":
             said = Counter(
-                next((kind for kind in ("task", "session", "user") if call.hints.get(kind)), "none")
-                for call in self.calls
+                next((kind for kind in NAMES if call.hints.get(kind)), "none") for call in self.calls
             )
             for kind in ("session", "user"):
                 if said[kind]:

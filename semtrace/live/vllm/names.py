@@ -6,13 +6,26 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Sequence
 
 FORMAT: Final = "semtrace-vllm-steps"
 VERSION: Final = 1
 _KIND: Final = re.compile(r"(chatcmpl|cmpl|embd|pool|score|classify)-")
 _RANDOM: Final = re.compile(r"-[0-9a-f]{8}$")
 _PROMPT: Final = re.compile(r"-\d+$")
+
+
+def without_digits(names: Sequence[str]) -> list[str]:
+    """The scheduler's ids of a server without the random digits after them: equal for requests that came with equal ids.
+
+    A server adds them to all or to none, so none are taken off where one has none.
+
+    Args:
+        names: the scheduler's ids, all of a server's.
+    """
+    if all(_RANDOM.search(name) for name in names):
+        return [_RANDOM.sub("", name) for name in names]
+    return list(names)
 
 
 def sent_id(name: str, known: Container[str]) -> str | None:

@@ -143,13 +143,13 @@ def test_in_one_task_prompts_depend_on_what_they_repeat(path: Path, values: dict
 
 def test_tasks_stages_and_sessions_are_those_that_clients_named(path: Path):
     log = StepLog()
+    log.hint(None, "a", task="one", stage="plan", session="writer")
     log.serve(10, draw(1, 9), draw(2, 3), name="cmpl-a-0")
+    log.hint(29, "b", session="critic", user="anna")
     log.serve(30, draw(3, 9), draw(4, 3), name="chatcmpl-b-0123abcd", hints={"semtrace_task": "two"})
+    log.hint(None, "c", user="anna")
     log.serve(50, draw(5, 9), draw(6, 3), name="cmpl-c-0")
     log.serve(70, draw(7, 9), draw(8, 3), name="cmpl-d-0", session="talk")
-    log.lines.insert(1, {"kind": "hint", "request": "a", "task": "one", "stage": "plan", "session": "writer"})
-    log.lines.append({"kind": "hint", "request": "b", "session": "critic", "user": "anna"})
-    log.lines.append({"kind": "hint", "request": "c", "user": "anna"})
     log.write(path)
     result = read(path)
     trace = result.trace
@@ -164,6 +164,86 @@ def test_tasks_stages_and_sessions_are_those_that_clients_named(path: Path):
     alone = read(path, tasks="requests")
     assert alone.trace.tasks.rows == 4
     assert alone.trace["sessions"].rows == 3
+
+
+def turns(log: StepLog, at_ms: float, **hint: str) -> None:
+    """A run of a client: two turns of a conversation, with ids that it gives each time."""
+    first, answer = draw(1, 40), draw(2, 12)
+    for turn, prompt in enumerate((first, [*first, *answer, *draw(3, 5)])):
+        begins = at_ms + 30 * turn
+        if hint:
+            log.hint(begins - 0.5, f"semtrace-0-{turn}", **hint)
+        digits = f"{int(begins * MS):08x}"[-8:]
+        log.serve(begins, prompt, answer, name=f"cmpl-semtrace-0-{turn}-0-{digits}")
+
+
+def test_a_client_that_runs_again_with_the_same_ids_begins_other_tasks(path: Path):
+    log = StepLog()
+    turns(log, 10, task="0-0", session="writer", stage="plan")
+    turns(log, 150_000, task="0-0", session="writer", stage="plan")
+    turns(log, 300_000, task="0-0", session="writer", stage="plan")
+    log.write(path)
+    result = read(path)
+    trace = result.trace
+    assert trace.tasks.array("name").to_pylist() == ["0-0", "0-0", "0-0"]
+    assert trace.tasks.ints("arrival_ns").tolist() == [0, 149_990 * MS, 299_990 * MS]
+    assert trace.operations.ints("task").tolist() == [0, 0, 1, 1, 2, 2]
+    assert (trace["sessions"].rows, trace["stages"].rows) == (3, 3)
+    assert trace.operations.data.column("context_base").to_pylist() == [None, 0, None, 2, None, 4]
+    assert max(trace.operations.ints("external_delay_ns").tolist()) < 30 * MS
+    assert losses(result)["tasks.again"] == 2
+    assert "tasks.again" not in losses(read(path, tasks="one"))
+
+
+def test_what_is_said_of_a_request_is_not_said_of_later_ones_with_its_id(path: Path):
+    log = StepLog()
+    turns(log, 10, task="mine")
+    turns(log, 1_000)
+    turns(log, 2_000, session="other")
+    log.write(path)
+    result = read(path)
+    assert result.trace.tasks.array("name").to_pylist() == ["mine", "task 1", "task 2", "other"]
+    assert result.trace.operations.ints("task").tolist() == [0, 0, 1, 2, 3, 3]
+    assert losses(result)["tasks.unknown"] == 2
+    assert "tasks.again" not in losses(result)
+
+
+def test_what_is_said_after_a_request_came_is_not_of_it(path: Path):
+    log = StepLog()
+    turns(log, 10)
+    turns(log, 1_000, task="later")
+    hints = [line for line in log.lines if line["kind"] == "hint"]
+    others = [line for line in log.lines if line["kind"] != "hint"]
+    log.lines = [*others[:1], *hints, *others[1:]]  # in the file before everything, as of another engine
+    log.write(path)
+    assert read(path).trace.tasks.array("name").to_pylist() == ["task 0", "task 1", "later"]
+
+
+def test_of_a_request_that_was_not_taken_nothing_is_said_of_the_next_that_says_something(path: Path):
+    log = StepLog()
+    log.hint(5, "a", task="refused by the server")
+    log.hint(9, "a", task="taken")
+    log.serve(10, draw(1, 9), draw(2, 3), name="cmpl-a-0-00000000")
+    log.write(path)
+    assert read(path).trace.tasks.array("name").to_pylist() == ["taken"]
+
+
+def test_the_prompts_of_one_request_are_of_one_task(path: Path):
+    log = StepLog()
+    for at_ms in (10, 100):
+        log.hint(at_ms, "a", task="two prompts")
+        log.serve(at_ms, draw(1, 9), draw(2, 3), name=f"cmpl-a-0-0000000{at_ms // 50}")
+        log.serve(at_ms + 20, draw(3, 9), draw(4, 3), name=f"cmpl-a-1-0000000{at_ms // 50}")
+    log.write(path)
+    assert read(path).trace.operations.ints("task").tolist() == [0, 0, 1, 1]
+
+
+def test_a_server_that_adds_no_digits_keeps_those_of_the_client(path: Path):
+    log = StepLog()
+    for at_ms, name in ((10, "chatcmpl-r-00000001"), (40, "chatcmpl-r-00000002"), (70, "cmpl-r-0")):
+        log.serve(at_ms, draw(at_ms, 9), draw(2, 3), name=name, session="talk")
+    log.write(path)
+    assert read(path).trace.tasks.rows == 1
 
 
 def test_a_plain_step_log_gives_counts_alone(path: Path):

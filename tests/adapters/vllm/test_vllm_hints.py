@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,9 @@ from semtrace_adapters.vllm.hints import VARIABLE, Hints
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+BEGAN = time.time_ns()
 
 
 def send(
@@ -55,7 +59,10 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    """The lines of the log, without their times, which are none but those of the clock."""
+    made = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    assert all(BEGAN < each.pop("unix_ns") <= time.time_ns() for each in made)
+    return made
 
 
 def test_headers_and_the_user_are_written_down_under_the_id_of_the_request(log: Path):
