@@ -334,13 +334,16 @@ def judge_ids(case: Case) -> None:
 
 
 def judge_finish_reasons(case: Case) -> None:
-    """Why the model stopped is as recorded (ST-AUD-023); of token-locked runs, where both are known."""
+    """Why the model stopped is as recorded (ST-AUD-023); of token-locked runs, where both are known.
+
+    Whoever cancelled a request is not in the replay, so an operation that is recorded as cancelled is not judged.
+    """
     slots = case.slots
     if slots.execution.header.mode != "token_locked":
         return
     recorded, seen = slots.recorded("finish_reason"), slots.seen("finish_reason")
     locked = (slots.recorded("kind") == OperationKind.LLM) & ~slots.fixed & case.as_recorded
-    at = np.flatnonzero(locked & (recorded != NULL) & (seen != NULL))
+    at = np.flatnonzero(locked & (recorded != NULL) & (recorded != FinishReason.ABORT) & (seen != NULL))
 
     def reasons(case_: int) -> str:
         ran, wanted = (_reason(int(column[at[case_]])) for column in (seen, recorded))

@@ -85,6 +85,13 @@ def test_a_locked_model_stops_as_it_did():
     assert finding.requirement in {"ST-AUD-007", "ST-AUD-023"}
     free = run(trace, None)
     assert caught(trace, change(free, {row: {"finish_reason": FinishReason.LENGTH}})) == set()
+    cancelled = [FinishReason.ABORT if at == row else reason for at, reason in enumerate(stops)]
+    operations = operations.set_column(asked, "finish_reason", pa.array(cancelled, pa.uint8()))
+    trace = Trace.from_arrow({**tables, "operations": operations}, IDS.content)
+    ran = run(trace, None, mode="token_locked")
+    assert caught(trace, change(ran, {row: {"finish_reason": FinishReason.LENGTH}})) == set()
+    other = stops.index(FinishReason.STOP, row + 1)
+    assert caught(trace, change(ran, {other: {"finish_reason": FinishReason.ABORT}})) == {"ST-AUD-023"}
 
 
 def early() -> Execution:
