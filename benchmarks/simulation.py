@@ -54,7 +54,9 @@ def laid_out(trace: Trace, work: Work, servers: int, users: int) -> Callable[[],
     count = trace.tasks.rows
     none = np.zeros(0, dtype=np.int64)
     rows, zeros = np.arange(count), np.zeros(count, dtype=np.int64)
-    arrival = np.full(count, NULL, dtype=np.int64) if users else trace.tasks.ints("arrival_ns")
+    arrival = trace.tasks.ints("arrival_ns")
+    if users:  # each user's first is at 0
+        arrival = np.where(rows < users, 0, NULL)
     return lambda: build(
         trace,
         Constraints(count, none, none, none, none),
