@@ -356,7 +356,8 @@ def _judge_shared(judged: BlockCase, steps: StepCase) -> None:
     size = judged.memory.block_size
     slot_of = np.full(slots.execution.events.rows, NULL, dtype=np.int64)
     slot_of[slots.event[slots.present]] = np.flatnonzero(slots.present)
-    hits = np.flatnonzero(moves.device & (moves.action == BlockAction.HIT) & moves.because(None))
+    own = moves.event != NULL  # of others on a server nothing is known (ST-VLM-015)
+    hits = np.flatnonzero(moves.device & (moves.action == BlockAction.HIT) & moves.because(None) & own)
     start = runs.start_ns[runs.first]
     times = np.unique(np.concatenate([moves.time_ns, start]))
     width = len(times) + 1
@@ -374,14 +375,18 @@ def _judge_shared(judged: BlockCase, steps: StepCase) -> None:
     written = begins & ~reuses & ((moves.position[hits] + 1) * size > runs.position[run])
     above = moves.held_before[hits]
     made = (above != NULL) & ~moves.because("load")[above]
+    steps.case.ledger.skip(
+        "ST-AUD-079", "it was filled for a request of others", int((made & ~own[above]).sum())
+    )
+    made &= own[above]
     maker = np.where(made, moves.event[above], 0)
     of = slot_of[maker]
     # Up to the step that is scheduled now, or all of it if it has ended.
     ran = run_at(of, moves.time_ns[hits])
     computed = np.zeros(len(hits), dtype=np.int64)
-    for own in np.unique(runs.server).tolist():
-        low, high = np.searchsorted(runs.server, [own, own + 1])
-        mine = np.flatnonzero(made & (ran != NULL) & (moves.place[hits] >> 8 == own))
+    for server in np.unique(runs.server).tolist():
+        low, high = np.searchsorted(runs.server, [server, server + 1])
+        mine = np.flatnonzero(made & (ran != NULL) & (moves.place[hits] >> 8 == server))
         began = low + np.searchsorted(runs.start_ns[low:high], moves.time_ns[hits[mine]], side="right")
         count = np.clip(began - runs.first[ran[mine]], 0, (runs.last - runs.first)[ran[mine]])
         computed[mine] = runs.position[ran[mine]] + count * runs.each[ran[mine]]

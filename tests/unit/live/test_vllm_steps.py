@@ -191,6 +191,29 @@ def test_an_audit_judges_the_blocks(client, call, tmp_path):
     assert found(wrong, "not so many free")[1] == {"ST-AUD-075"}
 
 
+def test_blocks_that_others_filled_or_hit_are_not_judged_by_what_they_computed(client, call, tmp_path):
+    """ST-AUD-079, of what was in the cache before the run, and of who takes part in it unseen."""
+    asked = {"kind": "request", "max_tokens": 1, "priority": 0, "prompt_tokens": 5}
+    before = [
+        {**asked, "n": 7, "id": "cmpl-of-another-7", **at(-300)},
+        step(0, -290, [[7, "new", 0, 5]], free=2, moves=[["allocate", 7, 0, [[1, 2]]]]),
+        computed(0, -280, [[7, 1]], [[7, "length"]], moves=[["free", 7, None, [[2, 1], [1, 1]]]]),
+        {**asked, "n": 8, "id": "cmpl-of-another-8", **at(-200)},
+        step(0, -190, [[8, "new", 4, 1]], free=2, moves=[["hit", 8, 0, [[1, 1]]], ["allocate", 8, 1, [[2, 1]]]]),
+        computed(0, -180, [[8, 1]], [[8, "length"]], moves=[["free", 8, None, [[2, 1], [1, 1]]]]),
+    ]  # fmt: skip
+    records = lines()
+    records[0] |= at(-900)
+    records[5]["entries"][0] = [0, "new", 4, 3]
+    records[5]["moves"][:1] = [["hit", 0, 0, [[1, 1]]], ["allocate", 0, 1, [[2, 1]]]]
+    log = read_steps([write(tmp_path, [records[0], *before, *records[1:]])])
+    report = audit(call.trace, join(client, log)).as_dict()
+    (rule,) = [rule for rule in report["rules"] if rule["requirement"] == "ST-AUD-079"]
+    assert rule["violations"] == 0
+    assert "it was filled for a request of others" in str(rule["not_judged"])
+    assert [each for each in report["findings"] if each["table"] == "blocks"] == []
+
+
 def test_a_clock_that_was_read_late_once_shifts_nothing(client, tmp_path):
     records = lines()
     records[1] |= at(5, ahead=-300)  # the system had another process run between the two readings
