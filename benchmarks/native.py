@@ -186,7 +186,7 @@ class Server:
         """
         for _ in range(50):
             asked = urllib.request.Request(f"{self.url}/reset_prefix_cache", method="POST")  # noqa: S310  # our own
-            with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310
+            with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310  # our own server
                 if json.load(answer)["success"]:
                     time.sleep(0.2)  # what the last run left to do is done
                     return

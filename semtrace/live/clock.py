@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 SPIN_NS: Final = 5_000_000
 """How long before a time the clock stops sleeping, in ns: a sleep may end this much late. (On a virtual machine sleeps of 1 to
@@ -80,18 +78,3 @@ class WallClock:
         self.stopping = True
         if self._wake is not None:
             self._wake()
-
-
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Keep the garbage collector from running inside; what is there already is left out of later collections."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if enabled:
-            gc.enable()

@@ -176,12 +176,8 @@ class Situated(Protocol):
 
 
 @runtime_checkable
-class RealBackend(Backend, Protocol):
+class RealBackend(Backend, Situated, Protocol):
     """A backend that runs a model, and so has more to tell than times and counts."""
-
-    def environment(self) -> Mapping[str, Any]:
-        """Facts of the run for the execution's header: what the server is, what was found of it, what was counted."""
-        ...
 
     def outputs(self) -> tuple[Mapping[int, int], Content]:
         """Of events whose output token ids were kept, the artifact's ordinal in the content, and the content."""

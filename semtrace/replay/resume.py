@@ -15,6 +15,8 @@ from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome
 from semtrace.records.execution import Execution
 from semtrace.records.trace import MemoryContent
+from semtrace.replay.arrivals import instances
+from semtrace.replay.controller import TIMES
 from semtrace.replay.scenario import ClosedLoop, Drawn, Scenario
 from semtrace.store.digests import show, work_digest
 
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
     from semtrace.records.trace import Trace
     from semtrace.replay.arrivals import Instances
-
-_TIMES = ("ready_ns", "released_ns", "submitted_ns", "scheduled_ns", "first_token_ns", "finished_ns")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Resume:
         done: by instance, whether all its operations had come to a terminal state.
         scenario: the scenario of the stopped run, arrivals drawn.
         plan: its plan.
+        sent: the instances in the order in which they are sent.
         first_ns: when the first of the instances that are left was to arrive, on the clock of the stopped run; in ns.
     """
 
@@ -43,6 +44,7 @@ class Resume:
     done: NDArray[np.bool_]
     scenario: Scenario
     plan: Plan
+    sent: NDArray[np.int64]
     first_ns: int
 
     @classmethod
@@ -92,7 +94,7 @@ class Resume:
                 "the run came to its end: nothing is left to do", code="resume.done", requirement="ST-LIV-014",
             )  # fmt: skip
         first = int(stopped.instances.ints("arrival_ns")[~done].min())
-        return cls(stopped, done, scenario, followed, first)
+        return cls(stopped, done, scenario, followed, instances(trace, scenario).sending_order, first)
 
     def remaining(self, copies: Instances) -> Instances:
         """The instances with those that are done left out: they never arrive; the first of the others arrives at 0."""
@@ -107,18 +109,15 @@ class Resume:
         shift = header.origin_unix_ns - before.origin_unix_ns
         old, new = self.stopped, again
         kept = self.done[old.events.ints("instance")]
-        instances = _chosen(
-            self.done, old.instances.data, _shifted(new.instances.data, ("arrival_ns",), shift)
-        )
+        roots = _chosen(self.done, old.instances.data, _shifted(new.instances.data, ("arrival_ns",), shift))
         content, old_ordinal, new_ordinal = _contents(old, new)
         events = _chosen(
             kept,
             _renumbered(old.events.data, old_ordinal),
-            _renumbered(_shifted(new.events.data, _TIMES, shift), new_ordinal),
+            _renumbered(_shifted(new.events.data, TIMES, shift), new_ordinal),
         )
-        order = _sending_order(self.scenario, len(self.done))
-        arrival = instances["arrival_ns"].to_numpy()
-        drawn = Drawn(times_ns=np.maximum(arrival[order], 0).tolist())
+        arrival = roots["arrival_ns"].to_numpy()
+        drawn = Drawn(times_ns=np.maximum(arrival[self.sent], 0).tolist())
         scenario: dict[str, Any] = {**(header.scenario or {}), "arrivals": drawn.as_json()}
         earlier = before.environment.get("resumed", [])
         resumed = {
@@ -134,13 +133,7 @@ class Resume:
                 "environment": {**header.environment, "resumed": [*earlier, resumed]},
             }
         )
-        return Execution.from_arrow(joined, {"instances": instances, "events": events}, content)
-
-
-def _sending_order(scenario: Scenario, count: int) -> NDArray[np.int64]:
-    """The instances in order of (copy, task) (ST-SCN-004)."""
-    every = np.arange(count, dtype=np.int64)
-    return every.reshape(-1, scenario.copies).T.reshape(-1)
+        return Execution.from_arrow(joined, {"instances": roots, "events": events}, content)
 
 
 def _shifted(table: pa.Table, names: tuple[str, ...], by_ns: int) -> pa.Table:

@@ -53,7 +53,7 @@ def small(seed: int) -> Trace:
                     text = rng.choice(["one", "two"])
                 elif style == 3 and made:
                     columns = {"source": rng.choice(made)}
-                    count = rng.choice([count, said[columns["source"]]])  # type: ignore[index]
+                    count = rng.choice([count, said[columns["source"]]])  # type: ignore[index]  # it was said for the source, which is lower
                 elif style == 4:
                     size = b.header["block_size"]
                     ids = b.artifact(struct.pack("<6Q", 1, 2, 1 << 60, 3, 1, 2), BLOCK_IDS_TYPE)

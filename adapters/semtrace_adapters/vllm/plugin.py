@@ -52,7 +52,7 @@ _SHAPE: Final = {
 def with_content(scheduler: type[Any]) -> type[Any]:
     """A recording scheduler that also records what requests hold."""
 
-    class WithContent(scheduler):  # type: ignore[misc]
+    class WithContent(scheduler):  # type: ignore[misc]  # vLLM gives it no type
         """Records content; see the module."""
 
         def __init__(self, *arguments: Any, **named: Any) -> None:

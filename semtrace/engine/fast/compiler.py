@@ -122,7 +122,9 @@ def announce(*, kept: bool) -> None:
     import logging
 
     how = "once" if kept else "for this process only: no folder can be written to (NUMBA_CACHE_DIR names one)"
-    logging.getLogger("semtrace").warning("compiling the engine for this machine, %s: some ten seconds", how)
+    logging.getLogger("semtrace").warning(
+        "compiling the engine for this machine, %s: ten to twenty seconds", how
+    )
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class _Row:
         self.differs = False
 
 
-class ForcedTokens(LogitsProcessor):  # type: ignore[misc]
+class ForcedTokens(LogitsProcessor):  # type: ignore[misc]  # vLLM gives it no type
     """Forces the ids of requests that bring some, position by position, and checks what was given.
 
     A position is the number of outputs so far, so a request that was preempted goes on where it was. What a prompt found in the

@@ -63,7 +63,7 @@ def recording(scheduler: type[Scheduler], sink: Callable[[dict[str, Any]], None]
         sink: what takes each record; a file, as the module says, if left out.
     """
 
-    class Recording(scheduler):  # type: ignore[misc]
+    class Recording(scheduler):  # type: ignore[misc]  # vLLM gives it no type
         """Records; see the module."""
 
         def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -236,7 +236,7 @@ def recording(scheduler: type[Scheduler], sink: Callable[[dict[str, Any]], None]
                 return new
 
             manager.allocate_slots = allocating
-            pool._maybe_evict_cached_block = evicting  # noqa: SLF001
+            pool._maybe_evict_cached_block = evicting  # noqa: SLF001  # vLLM tells evictions nowhere else
             return True
 
         def _move(self, action: str, request: Request, position: int | None, blocks: Sequence[int]) -> None:

@@ -133,7 +133,7 @@ def test_in_one_task_prompts_depend_on_what_they_repeat(path: Path, values: dict
     assert losses(result)["edges.matched"] == 2
     inputs = Inputs(trace, kind="token_ids")
     assert inputs.findings() == []
-    assert [inputs.ids(row, 0).tolist() for row in (1, 2)] == [  # type: ignore[union-attr]
+    assert [inputs.ids(row, 0).tolist() for row in (1, 2)] == [  # type: ignore[union-attr]  # there are ids, or the test fails
         [*draw(1, 40), *draw(2, 12), *draw(3, 5)],
         [*draw(5, 20), *draw(2, 12), *draw(6, 7)],
     ]

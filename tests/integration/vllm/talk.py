@@ -24,7 +24,7 @@ def main(url):
             name.replace("_", "-"): value for name, value in headers.items()
         }
         request = urllib.request.Request(url + path, json.dumps({"model": "tiny"} | body).encode(), named)  # noqa: S310  # our own server
-        with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310  # the server of the test
             return json.load(answer)
 
     def complete(name, prompt, tokens, **more):

@@ -158,7 +158,7 @@ def test_what_does_not_run_on_the_backend_is_not_sent_and_no_finding():
     b.operation(task, OperationKind.TOOL, "tool", duration_ns=4)
     b.operation(task, OperationKind.LLM, "call", status=OperationStatus.ERROR, duration_ns=4)
     for kind in ("token_ids", "text", "synthetic"):
-        inputs = Inputs(b.build().trace, kind=kind, vocabulary=VOCABULARY, mode="token_locked")  # type: ignore[arg-type]
+        inputs = Inputs(b.build().trace, kind=kind, vocabulary=VOCABULARY, mode="token_locked")  # type: ignore[arg-type]  # each kind in turn
         assert inputs.findings() == []
         assert [inputs.ids(row, 0) for row in range(2)] == [None, None]
         assert [inputs.messages(row) for row in range(2)] == [None, None]
@@ -255,7 +255,7 @@ def test_that_ids_do_not_suffice_is_told():
     (remark,) = inputs.remarks()
     assert remark.requirement == "ST-INP-014"
     assert "up to 2 tokens more" in remark.message  # 30 ways to go on: 4, 16, 64 ids
-    firsts = [tuple(inputs.ids(row, 0)[:3].tolist()) for row in range(30)]  # type: ignore[index]
+    firsts = [tuple(inputs.ids(row, 0)[:3].tolist()) for row in range(30)]  # type: ignore[index]  # there are ids, or the test fails
     assert len(set(firsts)) == 30
     assert max(np.bincount([each[0] for each in firsts])) == 8  # as few as can be
 

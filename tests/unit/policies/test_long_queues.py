@@ -158,7 +158,7 @@ class Restless(Policy):
         while self.how == "asks":
             yield Question(context, {"now": view.now_ns})
 
-    def choose(self, inputs: Mapping[str, Any]) -> Iterable[Action]:  # type: ignore[override]
+    def choose(self, inputs: Mapping[str, Any]) -> Iterable[Action]:  # type: ignore[override]  # a generator, so that it need not end
         if self.how == "wakes":
             yield Wake(inputs["now"] + 1)
         while self.how == "answers":
