@@ -34,7 +34,7 @@ REPORTED: Final = {
 
 
 class Points(Model):
-    """Cases without a failure of one grade, of those in which it was looked at."""
+    """Replays without a failure of one grade, of those in which it was looked at."""
 
     points: int
     of: int
@@ -96,13 +96,15 @@ def grades(cases: Iterable[Judged]) -> Grades:
     witnessed = of = reported = of_reported = 0
     delays: list[int] = []
     for live, observed, failed in cases:
+        if live is None:  # a refusal, which is no replay
+            continue
         of += 1
         witnessed += not failed - REPORTED.keys()
         asked = observed is not None and bool(observed.get("record_asked"))
         if asked or failed & REPORTED.keys():
             of_reported += 1
             reported += not failed
-        if live is not None and observed is not None and observed.get("witness") is not None:
+        if observed is not None and observed.get("witness") is not None:
             delays += late(live, Seen.of(observed["witness"]))
     own = Points(points=reported, of=of_reported) if of_reported else None
     return Grades(witnessed=Points(points=witnessed, of=of), self_reported=own, lateness=distribution(delays))
