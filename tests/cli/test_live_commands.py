@@ -17,6 +17,7 @@ from cli.conftest import run, team
 from semtrace.cli.live import world_lines
 from semtrace.replay.run import replay
 from semtrace.store.bundle import write_bundle
+from support.live_runs import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,36 +29,9 @@ LATE = 2_000_000_000
 """A tolerance that no machine is too busy for, in ns: what is tested here is not how punctual this one is."""
 
 
-class Server:
-    """A witness that runs as a program of its own, by a script."""
-
-    def __init__(self, folder: Path, script: dict[str, Any]) -> None:
-        (folder / "script.json").write_text(json.dumps(script))
-        self.record = folder / "record.jsonl"
-        self._program = subprocess.Popen(
-            [
-                sys.executable, "-m", "semtrace_conformance.witness",
-                "--script", folder / "script.json", "--record", self.record, "--port", "0",
-            ],
-            stdout=subprocess.PIPE,
-        )  # fmt: skip
-        assert self._program.stdout is not None
-        self.url = json.loads(self._program.stdout.readline())["url"]
-
-    def end(self) -> list[dict[str, Any]]:
-        """The requests of the trace that came, when it has ended."""
-        if self._program.poll() is None:
-            self._program.terminate()
-            self._program.communicate(timeout=20)
-        rows = [json.loads(line) for line in self.record.read_text().splitlines()]
-        return [
-            row for row in rows if str(row["request"]).startswith("semtrace-") and row["request"][9].isdigit()
-        ]
-
-
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path, QUICK)
+def server(tmp_path: Path) -> Iterator[Witness]:
+    made = Witness(tmp_path, QUICK)
     yield made
     made.end()
 
@@ -68,7 +42,7 @@ def trace(tmp_path: Path) -> str:
     return str(tmp_path / "t.semtrace")
 
 
-def test_doctor_says_what_a_server_can_do(server: Server):
+def test_doctor_says_what_a_server_can_do(server: Witness):
     told = run("doctor", "--url", server.url)
     assert told.code == 0
     assert "can replay length-locked" in told.out
@@ -85,7 +59,7 @@ def test_doctor_of_nothing():
     assert run("doctor", "--url", "ftp://nowhere").code == 2
 
 
-def test_a_replay_keeps_counts_and_says_how_late_it_was(server: Server, trace: str, tmp_path: Path):
+def test_a_replay_keeps_counts_and_says_how_late_it_was(server: Witness, trace: str, tmp_path: Path):
     out = str(tmp_path / "run.semtrace")
     told = run("replay", trace, "--url", server.url, "--set", "inputs=synthetic", "-o", out)
     assert told.code == 0
@@ -101,7 +75,7 @@ def test_a_replay_keeps_counts_and_says_how_late_it_was(server: Server, trace: s
     assert [row["prompt_tokens"] for row in rows if row["request"] == "semtrace-0-0"] == [50]
 
 
-def test_texts_are_sent_and_counted_by_the_server(server: Server, trace: str, tmp_path: Path):
+def test_texts_are_sent_and_counted_by_the_server(server: Witness, trace: str, tmp_path: Path):
     out = str(tmp_path / "run.semtrace")
     told = run("replay", trace, "--url", server.url, "-o", out, "--json").json
     assert told["environment"]["requests"]["inputs"] == "text"
@@ -114,7 +88,7 @@ def test_texts_are_sent_and_counted_by_the_server(server: Server, trace: str, tm
 
 def test_what_failed_and_what_was_counted_otherwise_is_said(trace: str, tmp_path: Path):
     broken = {"request": "semtrace-0-0", "fault": {"kind": "status", "status": 400}}
-    server = Server(tmp_path, {**QUICK, "rules": [broken]})
+    server = Witness(tmp_path, {**QUICK, "rules": [broken]})
     try:
         scenario = tmp_path / "scenario.json"
         scenario.write_text(json.dumps({"concurrency": 1}))
@@ -140,7 +114,7 @@ def test_a_closed_loop_that_was_stopped_is_not_said_to_be_resumable():
 
 
 def test_a_run_is_not_lost_to_an_output_that_is_there_meanwhile(
-    server: Server, trace: str, tmp_path: Path, monkeypatch
+    server: Witness, trace: str, tmp_path: Path, monkeypatch
 ):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -162,7 +136,7 @@ def test_a_run_is_not_lost_to_an_output_that_is_there_meanwhile(
     assert audited.code == 0, audited.out
 
 
-def test_no_secret_is_kept(server: Server, trace: str, tmp_path: Path, monkeypatch):  # ST-LIV-032
+def test_no_secret_is_kept(server: Witness, trace: str, tmp_path: Path, monkeypatch):  # ST-LIV-032
     monkeypatch.setenv("MY_KEY", "sk-very-secret-indeed")
     out = tmp_path / "run"
     told = run("replay", trace, "--url", server.url, "-o", out, "--set", "api_key_env=MY_KEY", "--json")
@@ -175,7 +149,7 @@ def test_no_secret_is_kept(server: Server, trace: str, tmp_path: Path, monkeypat
 
 
 def test_ctrl_c_leaves_a_run_to_go_on_with(trace: str, tmp_path: Path):  # ST-LIV-013, ST-LIV-014
-    server = Server(tmp_path, SLOW)
+    server = Witness(tmp_path, SLOW)
     try:
         out, whole = tmp_path / "run.semtrace", tmp_path / "whole.semtrace"
         scenario = tmp_path / "scenario.json"
