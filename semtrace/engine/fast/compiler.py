@@ -8,6 +8,7 @@ the user's folder for caches; `NUMBA_CACHE_DIR` names another. Processes that ne
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import inspect
 import types
@@ -50,8 +51,9 @@ _ARRAYS = {
 }
 
 
-_OPTIONS: Final = {"_nrt": False, "error_model": "numpy"}
-"""References are not counted: the kernel makes no arrays."""
+_OPTIONS: Final = {"_nrt": False, "error_model": "numpy", "no_rewrites": True}
+"""References are not counted: the kernel makes no arrays. Nor are expressions rewritten: it has none of whole arrays, and numba
+would look for them for half a second."""
 
 
 @functools.cache
@@ -75,13 +77,14 @@ def compiled() -> Callable[[Any, Any, Any], int] | None:
     with _alone(folder):
         if not load(kernel, signature):
             announce(kept=folder is not None)
-            space["_run"] = _translated(compiler)
-            try:
-                kernel.compile(signature)
-            except OSError:
-                if not kernel.signatures:
-                    raise
-                # Else it is compiled, and could not be kept.
+            with _uncollected():
+                space["_run"] = _translated(compiler)
+                try:
+                    kernel.compile(signature)
+                except OSError:
+                    if not kernel.signatures:
+                        raise
+                    # Else it is compiled, and could not be kept.
     kernel.disable_compile()
     found: Callable[[Any, Any, Any], int] = kernel
     return found
@@ -123,7 +126,7 @@ def announce(*, kept: bool) -> None:
 
     how = "once" if kept else "for this process only: no folder can be written to (NUMBA_CACHE_DIR names one)"
     logging.getLogger("semtrace").warning(
-        "compiling the engine for this machine, %s: ten to twenty seconds", how
+        "compiling the engine for this machine, %s: five to twenty seconds", how
     )
 
 
@@ -138,6 +141,18 @@ def _alone(folder: str | None) -> Iterator[None]:
                 lock = held.enter_context((Path(folder) / "compiling.lock").open("wb"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no garbage meanwhile: compiling makes millions of objects, and going through them takes a sixth of its time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _signature(function: Callable[..., Any]) -> str:

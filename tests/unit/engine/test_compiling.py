@@ -35,7 +35,7 @@ def small(monkeypatch, tmp_path):
 
 def test_what_is_compiled_is_announced_once_and_then_loaded(small, monkeypatch, caplog):
     assert compiler.compiled.__wrapped__()(*ARRAYS) == 7
-    assert [each.getMessage() for each in caplog.records] == [f"{LINE}once: ten to twenty seconds"]
+    assert [each.getMessage() for each in caplog.records] == [f"{LINE}once: five to twenty seconds"]
     caplog.clear()
     monkeypatch.setattr(compiler, "_translated", None)  # it is not made again
     kernel = compiler.compiled.__wrapped__()
@@ -87,4 +87,4 @@ def test_the_line_goes_to_standard_error():
     script = "from semtrace.engine.fast.compiler import announce; announce(kept=True)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout == ""
-    assert ran.stderr == f"{LINE}once: ten to twenty seconds\n"
+    assert ran.stderr == f"{LINE}once: five to twenty seconds\n"
