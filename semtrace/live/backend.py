@@ -208,8 +208,8 @@ class HttpBackend:
             pool.turn(wait_ns)
         return flights.news
 
-    def submit(self, now_ns: int, requests: Sequence[Request]) -> list[int]:
-        """Send requests; when each was handed to the kernel, in ns."""
+    def submit(self, now_ns: int, requests: Sequence[Request]) -> list[int | None]:
+        """Send requests; when each was handed to the kernel, in ns, None if it waits for a connection."""
         del now_ns
         sent = self._flights.submit(requests)
         pool = self._pool

@@ -46,15 +46,18 @@ class Flight(Answer):
     Attributes:
         event, instance, operation: what it is of.
         attempt: ordinal of the attempt, from 1.
-        sent_ns: when its first byte was first handed to the kernel, monotonic; None before.
-        told_ns: the submission that the controller was told, monotonic.
+        sent_ns: when the first byte of this attempt was handed to the kernel, monotonic; None before.
+        begun_ns: when the first attempt began, monotonic.
+        submitted_ns: when the operation was submitted (ST-LIV-002), monotonic; None before.
+        submitting: whether its submission is told by `submit`, and by no report.
         seen_first_ns: the first token that the controller was told, monotonic; None before.
         connection: the connection that it is on.
         aloft: whether the attempt goes on.
     """
 
     __slots__ = (
-        "aloft", "attempt", "connection", "event", "flights", "instance", "operation", "seen_first_ns", "sent_ns", "told_ns",
+        "_sent_ns", "aloft", "attempt", "begun_ns", "connection", "event", "flights", "instance", "operation", "seen_first_ns",
+        "submitted_ns", "submitting",
     )  # fmt: skip
 
     def __init__(self, flights: Flights, request: Request, kind: str) -> None:
@@ -62,10 +65,30 @@ class Flight(Answer):
         self.flights = flights
         self.event, self.instance, self.operation = request
         self.attempt = 1
-        self.sent_ns: int | None = None
-        self.told_ns = 0
+        self._sent_ns: int | None = None
+        self.begun_ns = 0
+        self.submitted_ns: int | None = None
+        self.submitting = True
         self.seen_first_ns: int | None = None
         self.connection: Connection | None = None
+        self.aloft = True
+
+    @property
+    def sent_ns(self) -> int | None:
+        """When the first byte of this attempt was handed to the kernel."""
+        return self._sent_ns
+
+    @sent_ns.setter
+    def sent_ns(self, at_ns: int | None) -> None:
+        self._sent_ns = at_ns
+        if at_ns is not None:
+            self.flights.sent(self, at_ns)
+
+    def once_more(self) -> None:
+        """Begin another attempt."""
+        self.begin()
+        self.attempt += 1
+        self._sent_ns = None
         self.aloft = True
 
     def body(self, data: bytes, at_ns: int) -> bool:
@@ -137,8 +160,8 @@ class Flights:
 
     # --- what the controller asks ----------------------------------------------------------------------
 
-    def submit(self, requests: Sequence[Request]) -> list[int]:
-        """Send requests, those that are ready first; when each was sent, in ns of the run."""
+    def submit(self, requests: Sequence[Request]) -> list[int | None]:
+        """Send requests, those that are ready first; when each was submitted, in ns of the run, None if it was not yet."""
         bodies, send = self._bodies, self._pool.send
         flights = [Flight(self, request, self._asker.kind(request.operation)) for request in requests]
         late: list[Flight] = []
@@ -148,20 +171,28 @@ class Flights:
             if data is None:
                 late.append(flight)
             else:
+                flight.begun_ns = _monotonic_ns()
                 send(flight, data)
         for flight in late:
-            send(flight, bodies.make(flight.instance, flight.operation))
+            data = bodies.make(flight.instance, flight.operation)
+            flight.begun_ns = _monotonic_ns()
+            send(flight, data)
         now, origin = _monotonic_ns(), self._clock.origin_ns
         for flight in flights:
-            flight.told_ns = now if flight.sent_ns is None else flight.sent_ns
+            flight.submitting = False
             self._aloft(flight, now)
-        return [flight.told_ns - origin for flight in flights]
+        return [None if flight.submitted_ns is None else flight.submitted_ns - origin for flight in flights]
 
     def _aloft(self, flight: Flight, now_ns: int) -> None:
         """Note that an attempt was made; it may be over already."""
         self.attempts[flight.event] = flight.attempt
         if flight.aloft:
-            self._deadlines[flight.event] = (now_ns + self._timeout_ns, flight)
+            self._limit(flight, now_ns)
+
+    def _limit(self, flight: Flight, from_ns: int) -> None:
+        """Let the time limit of an attempt begin now, in ns."""
+        self._deadlines[flight.event] = (from_ns + self._timeout_ns, flight)
+        self._deadlines.move_to_end(flight.event)
 
     def next_ns(self) -> int | None:
         """When something is to be done at the latest, in ns of the run (see `Backend.next_ns`)."""
@@ -186,6 +217,9 @@ class Flights:
             deadline, flight = next(iter(self._deadlines.values()))
             if deadline > now:
                 break
+            if flight.connection is None and flight.sent_ns is None:  # it waits for a connection (ST-LIV-044)
+                self._limit(flight, now)
+                continue
             self._pool.cancel(flight)
             flight.broken(Failure.TIMEOUT, "the time limit passed", _monotonic_ns())
         while self._retries and self._retries[0][0] <= now:
@@ -193,9 +227,7 @@ class Flights:
             if event not in self._waiting_again:  # it was called off
                 continue
             self._waiting_again.discard(event)
-            flight.attempt += 1
-            flight.begin()
-            flight.aloft = True
+            flight.once_more()
             self._pool.send(flight, self.request(flight))
             self._aloft(flight, _monotonic_ns())
         found, self.reported = self.reported, []
@@ -204,11 +236,13 @@ class Flights:
     def cancel(self, events: Iterable[int]) -> None:
         """Call requests off: nothing more is reported of them."""
         gone = set(events)
-        for event in gone:
-            _, flight = self._deadlines.pop(event, (0, None))
-            if flight is not None:
-                self._pool.cancel(flight)
-            self._waiting_again.discard(event)
+        self._waiting_again -= gone
+        flights = [self._deadlines.pop(event)[1] for event in gone if event in self._deadlines]
+        # What waits for a connection goes first, lest it get one that another leaves.
+        for flight in sorted(flights, key=lambda each: each.connection is not None):
+            self._pool.cancel(flight)
+            if flight.submitted_ns is None:
+                self.attempts[flight.event] = 0
         self.reported = [report for report in self.reported if report.event not in gone]
 
     @property
@@ -227,6 +261,19 @@ class Flights:
         """The request of a flight's attempt."""
         return self._asker.request(flight.instance, flight.operation, flight.attempt)
 
+    def sent(self, flight: Flight, at_ns: int) -> None:
+        """An attempt was handed to the kernel."""
+        if flight.event in self._deadlines:  # it had to wait
+            self._limit(flight, at_ns)
+        if flight.submitted_ns is None:
+            self._submitted(flight, at_ns)
+
+    def _submitted(self, flight: Flight, at_ns: int) -> None:
+        flight.submitted_ns = at_ns
+        if not flight.submitting:
+            at = at_ns - self._clock.origin_ns
+            self.reported.append(Report(flight.event, False, None, None, at, submitted=True))
+
     def first(self, flight: Flight) -> None:
         """A first token is there."""
         at = None if flight.seen_first_ns is None else flight.seen_first_ns - self._clock.origin_ns
@@ -236,6 +283,8 @@ class Flights:
         """An attempt has ended, well or not."""
         flight.aloft = False
         self._deadlines.pop(flight.event, None)
+        if flight.submitted_ns is None:  # no connection could be made (ST-LIV-002)
+            self._submitted(flight, flight.begun_ns)
         failure = flight.failure
         if failure is not None:
             self.failures[failure] += 1
@@ -263,8 +312,6 @@ class Flights:
     def _columns(self, flight: Flight) -> Mapping[str, int | None]:
         origin = self._clock.origin_ns
         columns: dict[str, int | None] = {"attempts": flight.attempt, "server": 0}
-        if flight.sent_ns is not None and flight.sent_ns != flight.told_ns:
-            columns["submitted_ns"] = flight.sent_ns - origin
         if flight.seen_first_ns is not None:
             columns["first_token_ns"] = flight.seen_first_ns - origin
         if flight.failure is not None:

@@ -62,7 +62,7 @@ class Request(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Something that happened to a request: its first token is there, or it has ended.
+    """Something that happened to a request: it was submitted, its first token is there, or it has ended.
 
     Attributes:
         event: the request's event.
@@ -70,6 +70,7 @@ class Report(NamedTuple):
         columns: at its end, columns of the events table that the backend knows (`scheduled_ns`, `server` …).
         outcome: how it ended, if not as in the recorded run.
         at_ns: when it happened, if not just now: on a wall clock, when the backend saw it.
+        submitted: whether it was submitted, of which `submit` could not tell yet (and it goes on).
     """
 
     event: int
@@ -77,6 +78,7 @@ class Report(NamedTuple):
     columns: Mapping[str, int | None] | None = None
     outcome: EventOutcome | None = None
     at_ns: int | None = None
+    submitted: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,14 @@ class Backend(Runner, Protocol):
     this instant and those that ended, as requests.
     """
 
-    def submit(self, now_ns: int, requests: Sequence[Request]) -> Sequence[int] | None:
+    def submit(self, now_ns: int, requests: Sequence[Request]) -> Sequence[int | None] | None:
         """Take requests, in order of (instance, operation).
 
         Those of one instant may come in several calls: a backend that cares sorts them in `start` (ST-REL-017).
 
         Returns:
-            On a wall clock, when each was handed over, in order. None on a virtual one: now.
+            On a wall clock, when each was submitted, in order; None for one that was not yet, of which a report tells. None
+            for all on a virtual clock: now.
         """
         ...
 

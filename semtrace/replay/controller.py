@@ -229,10 +229,12 @@ class Controller:
             if not reports and not (timers and timers[0][0] <= now):
                 return
             if len(reports) > 1:
-                reports.sort(key=lambda each: (each.event, not each.first_token))
+                reports.sort(key=lambda each: (not each.submitted, each.event, not each.first_token))
             for report in reports:
                 at = now if report.at_ns is None else report.at_ns
-                if report.first_token:
+                if report.submitted:
+                    self._submitted(report.event, at)
+                elif report.first_token:
                     self._first_token(report.event, at)
                 else:
                     for name, value in (report.columns or {}).items():
@@ -309,8 +311,12 @@ class Controller:
         self._in_flight.update(request.event for request in requests)
         sent = self._backend.submit(now, requests) or [now] * len(requests)
         for request, time in zip(requests, sent, strict=True):
-            self.columns["submitted_ns"][request.event] = time
-            self._fire(request.event, Trigger.START, time)
+            if time is not None:
+                self._submitted(request.event, time)
+
+    def _submitted(self, event: int, time: int) -> None:
+        self.columns["submitted_ns"][event] = time
+        self._fire(event, Trigger.START, time)
 
     def _first_token(self, event: int, now: int) -> None:
         if event not in self._token_came:
@@ -373,7 +379,7 @@ class Controller:
                     self._in_flight.discard(each)
                     self._account(each, now)
             return
-        waiting = [event]
+        waiting, running = [event], []
         while waiting:
             operation = self.operation[waiting.pop()]
             for operation_after in self._followers.after(operation):
@@ -382,8 +388,12 @@ class Controller:
                     self.outcome[after] == EventOutcome.UNFINISHED
                     and self.columns["submitted_ns"][after] == NULL
                 ):
+                    if after in self._in_flight:  # it waits for a connection
+                        running.append(after)
                     self._skip(after, now)
                     waiting.append(after)
+        if running:
+            self._live.cancel(running)
 
     @property
     def _live(self) -> LiveBackend:
@@ -393,6 +403,7 @@ class Controller:
 
     def _skip(self, event: int, now: int) -> None:
         self.outcome[event] = EventOutcome.SKIPPED
+        self._in_flight.discard(event)
         self._account(event, now)
 
     def _fire(self, event: int, trigger: Trigger, now: int) -> None:
