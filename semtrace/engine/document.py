@@ -283,6 +283,7 @@ def settings_of(document: EngineDocument) -> EngineSettings:
             code="engine.blocks",
             path="kv_bytes" if document.kv_bytes is not None else "kv_tokens",
             requirement="ST-ENG-003",
+            hint=f"a block has {document.block_size:,} tokens; one at least must fit, and 2^31 - 2 at most",
         )
     return EngineSettings(
         scheduler=SchedulerSettings(

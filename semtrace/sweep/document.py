@@ -73,6 +73,7 @@ class SweepDocument(Document):
         salt: which instances may find each other's prefixes.
         deadline_ns: deadline of every instance, counted from its arrival, in ns.
         window_ns: instances that arrive before this time count for attainment and goodput.
+        detail: `steps` to record every step while a point is measured: work, KV over time, batches, what was computed again.
         notes: remarks.
     """
 
@@ -93,6 +94,7 @@ class SweepDocument(Document):
     salt: Literal["copy", "instance", "none"] = "copy"
     deadline_ns: Nanoseconds | None = None
     window_ns: Nanoseconds | None = None
+    detail: Literal["steps"] | None = None
     notes: str | None = None
 
 
@@ -107,6 +109,7 @@ class Point:
         seed: the seed.
         settings: what is changed of the engine.
         scenario: the scenario, with the whole engine document in it.
+        detail: tables that the replay records to be measured.
     """
 
     index: int
@@ -115,11 +118,12 @@ class Point:
     seed: int
     settings: Mapping[str, Scalar]
     scenario: Mapping[str, Any]
+    detail: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """What its result depends on beside the trace: the name of its part of a resumable sweep."""
-        told = [self.plan, self.scenario, self.seed]
+        told = [self.plan, self.scenario, self.seed, *self.detail]
         return blake3(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -162,6 +166,7 @@ def points(document: SweepDocument, trace: Trace, folder: Path | None = None) ->
         )
     base = _base(document, trace, folder)
     made: list[Point] = []
+    tables = () if document.detail is None else ("steps", "step_runs")
     for plan, arrivals, combination in itertools.product(
         plans, document.arrivals, list(itertools.product(*document.settings.values()))
     ):
@@ -182,7 +187,7 @@ def points(document: SweepDocument, trace: Trace, folder: Path | None = None) ->
                 "backend": {"name": "engine", "settings": engine},
             }
             known = {key: value for key, value in scenario.items() if value is not None}
-            made.append(Point(len(made), plan, process, seed, settings, known))
+            made.append(Point(len(made), plan, process, seed, settings, known, tables))
     return made
 
 

@@ -36,7 +36,7 @@ def evaluate(trace: Trace, point: Point) -> dict[str, Any]:
         SemtraceError: the replay is refused.
     """
     scenario = Scenario.parse(dict(point.scenario), path="sweep")
-    execution = replay(trace, plan_of(trace, point), scenario)
+    execution = replay(trace, plan_of(trace, point), scenario, detail=point.detail)
     report = measure(trace, execution).as_dict()
     row: dict[str, Any] = {
         **grid_of(point),

@@ -40,14 +40,28 @@ def rows(**change: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
+def detailed() -> dict[str, Any]:
+    """A point of which every step was recorded, on an engine whose work and bytes are known."""
+    known = {
+        "name": "known",
+        "blocks": 20,
+        "block_size": 8,
+        "model": "qwen3-8b",
+        "device": "A100-SXM",
+        "cost": COST,
+    }
+    return rows(engine=known, detail="steps")[0]
+
+
+@pytest.fixture(scope="module")
 def row() -> dict[str, Any]:
     return rows()[0]
 
 
-def test_every_column_of_a_sweep_is_described(row: dict[str, Any]):
+def test_every_column_of_a_sweep_is_described(row: dict[str, Any], detailed: dict[str, Any]):
     page = (Path(__file__).parents[3] / "docs/engine.md").read_text("utf-8")
     listed = re.findall(r"`([^`]+)`", "".join(line for line in page.splitlines() if line.startswith("| `")))
-    for name in row:
+    for name in {**row, **detailed}:
         assert column_of(name) is not None, name
         first = name.split(".")[0].removesuffix("_ns")
         assert any(each.split(".")[0].removesuffix("_ns") == first for each in listed), name
@@ -93,13 +107,28 @@ def test_first_tokens_and_throughput_are_those_of_the_events(row: dict[str, Any]
     assert row["output_tokens_per_second"] == pytest.approx(25e9 / span)
 
 
+def test_steps_that_are_recorded_are_measured(row: dict[str, Any], detailed: dict[str, Any]):
+    """In blocks of 8 tokens: the first call holds 5 for its prompt, 6 from its 41st token, 7 from its 49th and 8 for its 57th to 59th."""
+    assert not any(name.startswith(("engine.work", "engine.kv_byte_seconds")) for name in row)
+    assert row["execution_digest"] == rows()[0]["execution_digest"]
+    first = 5 * 50 + (8 * 6 + 8 * 7 + 3 * 8) * 11
+    held = first + 8 * 70 + 4 * 8 * 11  # the second call: 8 blocks for 60 tokens, and for 64
+    assert detailed["engine.kv_byte_seconds.device"] == pytest.approx(held * 8 * 147_456 / 1e9)
+    work = detailed["engine.work.flops"] / detailed["engine.work.bytes"]
+    assert detailed["engine.work.intensity"] == pytest.approx(work)
+    assert detailed["engine.batches.rows.max"] == 60
+    assert table_of([detailed]).schema.field("engine.kv_byte_seconds.device").metadata == {
+        b"unit": "B·s".encode()
+    }
+
+
 def test_columns_that_nobody_knows_have_the_type_of_their_values():
     table = table_of([{"a": 1, "b": 1, "c": None}, {"a": 2, "b": 0.5, "c": "x"}, {"a": None, "b": None}])
     assert [str(kind) for kind in table.schema.types] == ["int64", "double", "string"]
     assert table.to_pylist()[2] == {"a": None, "b": None, "c": None}
 
 
-def test_no_pattern_is_hidden_by_an_earlier_one(row: dict[str, Any]):
-    names = [*row, "set.blocks", "window.ns", "root_latency.min"]
+def test_no_pattern_is_hidden_by_an_earlier_one(row: dict[str, Any], detailed: dict[str, Any]):
+    names = [*row, *detailed, "set.blocks", "window.ns", "root_latency.min"]
     used = {column_of(name) for name in names}
     assert [each.pattern for each in COLUMNS if each not in used] == []
