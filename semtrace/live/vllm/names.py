@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "semtrace-vllm-steps"
 VERSION: Final = 1
-_KIND: Final = re.compile(r"(chatcmpl|cmpl|embd|pool|score|classify)-")
+_KIND: Final = re.compile(r"(chatcmpl|generate-tokens|cmpl|embd|pooling|pool|score|classify)-")
+_ONE_PROMPT: Final = ("chatcmpl", "generate-tokens")
+"""Kinds whose requests have one prompt, which vLLM does not number."""
 _RANDOM: Final = re.compile(r"-[0-9a-f]{8}$")
 _PROMPT: Final = re.compile(r"-\d+$")
 
@@ -41,7 +43,7 @@ def sent_id(name: str, known: Container[str]) -> str | None:
     kind = _KIND.match(name)
     bare = name[kind.end() :] if kind else name
     for whole in (_RANDOM.sub("", bare), bare):
-        for each in (_PROMPT.sub("", whole), whole) if kind and kind[1] != "chatcmpl" else (whole,):
+        for each in (_PROMPT.sub("", whole), whole) if kind and kind[1] not in _ONE_PROMPT else (whole,):
             if each in known:
                 return each
     return None
