@@ -61,12 +61,14 @@ def _table(rows: list[dict[str, Any]], broken: list[dict[str, Any]]) -> "list[Re
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("policy", "rule", "needs", "settings"):
+    for heading in ("policy", "rule", "needs", "settings", "source"):
         table.add_column(heading, overflow="fold")
     for row in rows:
-        settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
+        settings = "\n".join(f"{key}={value}" for key, value in row["settings"].items())
         needs = ", ".join(f"tier {tier}" for tier in row["tiers"]) or "–"
-        table.add_row(*(escape(each) for each in (row["name"], row["rule"], needs, settings or "–")))
+        table.add_row(
+            *(escape(each) for each in (row["name"], row["rule"], needs, settings or "–", row["source"]))
+        )
     return [
         table,
         *(f"[red]✗[/red] {escape(each['name'])} cannot be used: {escape(each['error'])}" for each in broken),

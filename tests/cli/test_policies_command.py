@@ -22,6 +22,7 @@ def test_policies():
     assert told.code == 0
     assert all(name in told.out for name in policy_names())
     assert "tier host" in told.out
+    assert "arXiv 2510.18586" in told.out
     rows = json.loads(run("policies", "--json").out)["policies"]
     assert [row["name"] for row in rows] == policy_names()
     assert {row["name"]: row["settings"] for row in rows}["continuum"]["ttl_ns"] == 2_000_000_000
