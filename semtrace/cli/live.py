@@ -80,7 +80,8 @@ def join(
 ) -> ExitCode:
     """Join a replay with the steps that a vLLM server wrote down, by the ids of requests.
 
-    The execution then says what was scheduled in which step, on which blocks, and the audit judges it.
+    The execution then says what was scheduled in which step, on which blocks, and the audit judges it. Where vLLM's own events and counts
+    say otherwise than its scheduler's record, the command tells and ends with status 1.
     """
     from semtrace.live.vllm.steps import join as joined_with
     from semtrace.live.vllm.steps import read_steps
@@ -103,7 +104,7 @@ def join(
         "vllm_steps": made.header.environment.get("vllm_steps"),
     }
     emit(value, as_json=json_output, text=lambda: _joined_text(value))
-    return ExitCode.OK
+    return ExitCode.FINDINGS if steps.compared.contradictions else ExitCode.OK
 
 
 def _joined_text(value: dict[str, Any]) -> "list[RenderableType]":
@@ -111,8 +112,18 @@ def _joined_text(value: dict[str, Any]) -> "list[RenderableType]":
 
     rows = ", ".join(f"{value[table]:,} {table.replace('_', ' ')}" for table in value["detail"])
     told = value["vllm_steps"]
+    compared = told["compared"]
+    counts = (
+        f"{compared['steps']:,} steps, {compared['stored']:,} blocks stored and {compared['removed']:,} removed, "
+        f"{compared['requests']:,} ended requests"
+    )
+    wrong = [f"vLLM says otherwise, {escape(each)}" for each in compared["first"]]
+    if compared["contradictions"] > len(wrong):
+        wrong.append(f"and {compared['contradictions'] - len(wrong):,} more of these")
     return [
         f"{told['requests']:,} requests of the replay found in the log, {told['others']:,} others in it; {rows}",
+        f"held against vLLM's own word: {counts}; {compared['contradictions']:,} contradictions",
+        *wrong,
         f"execution {value['execution_digest']}",
         f"written to {escape(value['output'])}, as execution {escape(value['name'])}",
     ]
@@ -146,6 +157,7 @@ def _text(value: dict[str, Any]) -> "list[RenderableType]":
     lines: list[RenderableType] = [escape(", ".join([*facts, *([software] if software else [])])), table]
     for mode, how in value["modes"].items():
         lines.append(escape(f"can replay {mode.replace('_', '-')}: {how}"))
+    lines += [escape(f"but no traces with {each}") for each in value["without"]]
     if not value["modes"]:
         lines.append("[red]no trace can be replayed on it[/red]")
     return lines

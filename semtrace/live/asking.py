@@ -44,6 +44,7 @@ class Form:
         stream: whether answers are streamed.
         lock: how outputs are locked to recorded ids; None where their lengths alone are.
         ignore_eos, min_tokens, return_token_ids, cache_salt: whether the server takes these members.
+        tools_uncalled: whether it takes tools only where it is told to call none.
         hints: whether requests carry the headers of ST-LIV-031.
     """
 
@@ -54,6 +55,7 @@ class Form:
     min_tokens: bool = True
     return_token_ids: bool = True
     cache_salt: bool = True
+    tools_uncalled: bool = False
     hints: bool = False
 
 
@@ -134,7 +136,10 @@ class Asker:
         members |= length
         if ids is not None:
             return COMPLETIONS, with_ids(members, "prompt", ids)
-        return CHAT, orjson.dumps({**members, **(inputs.messages(operation) or {})}, option=_NUMPY)
+        request = inputs.messages(operation) or {}
+        if form.tools_uncalled and "tools" in request:
+            members["tool_choice"] = "none"
+        return CHAT, orjson.dumps({**members, **request}, option=_NUMPY)
 
 
 _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY

@@ -13,7 +13,7 @@ from semtrace.live.asking import Form, Lock
 from semtrace.live.doctor import PROMPT, clean, examine
 from semtrace.live.prompts import Inputs
 from semtrace.live.settings import Vocabulary
-from semtrace.records.enums import OperationKind
+from semtrace.records.enums import OperationKind, Role
 from semtrace.replay.controller import runs_on_backend
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Choices:
             names.append("embeddings")
         if settings.vocabulary is None and settings.inputs in ("auto", "token_ids", "synthetic"):
             names.append("vocabulary")
+        if settings.inputs in ("auto", "text") and (trace.segments.ints("role") == Role.TOOLS).any():
+            names += ["tools", "tools_uncalled"]
         made = examine(settings, self._key, only=names)
         self._insist(made)
         return made
@@ -125,6 +127,7 @@ class Choices:
             min_tokens=not found.refuses("min_tokens"),
             return_token_ids=not found.refuses("token_ids_back"),
             cache_salt=found.can("cache_salt"),
+            tools_uncalled=found.cannot("tools") and found.can("tools_uncalled"),
             hints=settings.hints,
         )
 
@@ -238,6 +241,19 @@ class Choices:
         """Interfaces that the trace needs, and the server was found not to have."""
         examination = self.examination
         needs = "chat" if self.inputs.kind == "text" else "token_prompts"
+        if self.inputs.kind == "text" and examination.cannot_tools():
+            offers = generates.copy()
+            for row in np.flatnonzero(generates).tolist():
+                offers[row] = "tools" in (self.inputs.messages(row) or ())
+            yield from found(
+                "ST-LIV-025",
+                offers,
+                f"operation {{row}} offers tools, which the server refuses ({examination.probes['tools'].evidence})",
+                table="operations",
+                column="kind",
+                hint="start the server so that it takes them (vLLM: --enable-auto-tool-choice and --tool-call-parser), "
+                "or send no text: --set inputs=synthetic",
+            )
         for name, rows in ((needs, generates), ("embeddings", sent & ~generates)):
             if rows.any() and examination.cannot(name):
                 yield from found(

@@ -40,6 +40,8 @@ PROMPT: Final = (11, 7, 12, 9, 8, 10, 13, 6)
 FORCED: Final = (9, 6, 12, 7, 11)
 """Token ids that a server is told to generate: no model would by itself."""
 MESSAGES: Final = [{"role": "user", "content": "one two three"}]
+TOOL: Final = {"name": "look", "description": "four five", "parameters": {"type": "object", "properties": {}}}
+TOOLS: Final = [{"type": "function", "function": TOOL}]
 
 
 def examine(
@@ -214,6 +216,25 @@ class Doctor:
         found: Found = "yes" if failure is None else "no" if 400 <= reply.status < 500 else "unknown"
         return self._probe("chat", found, "one message", reply)
 
+    def tools(self) -> Probe:
+        """Whether it takes chat messages that offer tools."""
+        return self._with_tools("tools")
+
+    def tools_uncalled(self) -> Probe:
+        """Whether it takes them where it is told to call none."""
+        return self._with_tools("tools_uncalled", tool_choice="none")
+
+    def _with_tools(self, name: str, **members: str) -> Probe:
+        if not self.examination.can("chat"):
+            return Probe(name, "unknown", "not asked: it takes no chat messages")
+        value = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 1, "temperature": 0, **members}
+        reply = self._ask(CHAT, {"model": self.examination.model, **value})
+        failure = reply.answer().failure
+        refused = 400 <= reply.status < 500 and reply.status != 429
+        found: Found = "yes" if failure is None else "no" if refused else "unknown"
+        asked = "one tool" + "".join(f", {key}: {each}" for key, each in members.items())
+        return self._probe(name, found, asked, reply)
+
     def stream(self) -> Probe:
         """Whether it streams."""
         reply = self._generate(stream=True)
@@ -355,6 +376,8 @@ PROBES: Final[dict[str, tuple[str, Callable[[Doctor], Probe]]]] = {
     "models": ("lists its models", Doctor.models),
     "token_prompts": ("takes prompts of token ids", Doctor.token_prompts),
     "chat": ("takes chat messages", Doctor.chat),
+    "tools": ("takes chat messages that offer tools", Doctor.tools),
+    "tools_uncalled": ("takes them with tool_choice none", Doctor.tools_uncalled),
     "stream": ("streams its answers", Doctor.stream),
     "stream_usage": ("counts tokens at the end of a stream", Doctor.stream_usage),
     "token_ids_back": ("returns the ids of generated tokens", Doctor.token_ids_back),

@@ -69,6 +69,10 @@ class Examination:
         """The ways in which recorded tokens can be locked, the surest first."""
         return [name for name in ("logits_processor", "trace_replay", "annotation") if self.can(name)]
 
+    def cannot_tools(self) -> bool:
+        """Whether chat messages that offer tools are known not to be taken, in neither way."""
+        return self.cannot("tools") and self.cannot("tools_uncalled")
+
     def inputs(self) -> list[str]:
         """The kinds of inputs that it takes."""
         ids = ["token_ids", "synthetic"] if self.can("token_prompts") else []
@@ -88,6 +92,10 @@ class Examination:
                 made["token_locked"] = f"by {', '.join(self.locks())}"
         return made
 
+    def without(self) -> list[str]:
+        """What traces must not have for that, in words."""
+        return ["messages that offer tools, sent as text"] if self.can("chat") and self.cannot_tools() else []
+
     def as_json(self) -> dict[str, Any]:
         """It all as JSON values."""
         return {
@@ -102,4 +110,5 @@ class Examination:
             "inputs": self.inputs(),
             "locks": self.locks(),
             "modes": self.modes(),
+            "without": self.without(),
         }

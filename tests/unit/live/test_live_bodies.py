@@ -12,6 +12,7 @@ from semtrace.live.prompts import Inputs
 from semtrace.live.settings import Key, Target, Vocabulary
 from semtrace.replay.arrivals import instances, settle
 from semtrace.replay.scenario import Scenario
+from support.chat_traces import TOOLS, chat_trace
 from support.graphs import graph
 from support.prefix_examples import made as example
 
@@ -258,6 +259,19 @@ def test_chat_and_embeddings():
     assert body == {"model": "m", "input": "words"}
     _, _, body = members_of(asker_of(trace, Form("m"), kind="synthetic"), operation=1)
     assert len(body["input"]) == 3
+
+
+def test_tools_are_not_to_be_called_where_the_server_takes_them_only_so():
+    """ST-INP-005."""
+    trace = chat_trace()
+    _, _, body = members_of(asker_of(trace, Form("m"), kind="text"))
+    assert body["tools"] == TOOLS
+    assert "tool_choice" not in body
+    _, _, body = members_of(asker_of(trace, Form("m", tools_uncalled=True), kind="text"))
+    assert (body["tools"], body["tool_choice"]) == (TOOLS, "none")
+    _, _, body = members_of(asker_of(trace, Form("m", tools_uncalled=True), kind="text"), operation=1)
+    assert "tools" not in body
+    assert "tool_choice" not in body
 
 
 def test_sizes_count_what_is_written():

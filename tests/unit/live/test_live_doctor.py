@@ -92,6 +92,27 @@ def test_a_server_of_chat_messages_alone(tmp_path):
     assert "read over" in seen.probes["ignore_eos"].evidence
 
 
+@pytest.mark.parametrize("takes", ["tools", "tools that are not called", "no tools"])
+def test_tools_in_messages(takes):
+    def script(asked):
+        if asked.head.startswith("GET"):
+            return [as_json({"data": [{"id": "m"}]})]
+        body = asked.json
+        if "tools" in body and not (
+            takes == "tools" or (takes != "no tools" and body.get("tool_choice") == "none")
+        ):
+            return [as_json({"error": {"message": "auto tool choice requires a parser"}}, "400 Bad Request")]
+        return [as_json({"choices": [{"message": {"content": "a"}}], "usage": {"prompt_tokens": 3}})]
+
+    with raw_server(script) as server:
+        seen = look(server.url)
+    assert (seen.can("tools"), seen.can("tools_uncalled")) == (takes == "tools", takes != "no tools")
+    assert seen.cannot("tools") == (takes != "tools")
+    assert seen.as_json()["without"] == (
+        ["messages that offer tools, sent as text"] if takes == "no tools" else []
+    )
+
+
 def test_only_what_is_wanted_and_what_it_rests_on_is_asked(tmp_path):
     with witness(tmp_path) as url:
         assert set(look(url, only=["min_tokens"]).probes) == {
