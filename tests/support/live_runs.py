@@ -67,9 +67,9 @@ def scenario_of(url, *, settings=None, **members):
     return Scenario.parse(values, path="scenario")
 
 
-def run(trace, url, **members):
+def run(trace, url, *, progress=None, **members):
     plan = Plan.parse({"work_digest": show(work_digest(trace)), "name": "dag", "base": "dag"}, path="plan")
-    return replay(trace, plan, scenario_of(url, **members))
+    return replay(trace, plan, scenario_of(url, **members), progress=progress)
 
 
 def violations(trace, execution):
@@ -122,6 +122,12 @@ class Witness:
         )  # fmt: skip
         assert self._program.stdout is not None
         self.url = json.loads(self._program.stdout.readline())["url"]
+
+    def kill(self):
+        """End it at once, without any order."""
+        self._program.kill()
+        self._program.wait(20)
+        self._program.stdout.close()
 
     def end(self):
         """The requests of the trace that came, when it has ended."""
