@@ -10,7 +10,7 @@ from semtrace.errors import FormatError
 from semtrace.graph.legality import judge
 from semtrace.graph.plan import Plan
 from semtrace.graph.resolve import plan_findings
-from semtrace.measure.audit_blocks import judge_blocks
+from semtrace.measure.audit_blocks import judge_blocks, judge_drained
 from semtrace.measure.audit_decisions import judge_decisions
 from semtrace.measure.audit_derived import (
     judge_critical_path,
@@ -129,6 +129,8 @@ def _judge_detail(case: Case) -> None:
     blocks = judge_blocks(case, engine, steps)
     judge_transfers(case, engine, blocks)
     judge_decisions(case, engine, steps, blocks)
+    if engine is not None and blocks is not None:
+        judge_drained(blocks)
 
 
 def _judge_identity(trace: Trace, execution: Execution, plan: Plan | None, ledger: Ledger) -> Plan | None:

@@ -14,7 +14,7 @@ from semtrace.measure.recorded_engine import Memory, recorded
 from semtrace.measure.slots import ranges
 from semtrace.policies.interface import TierName
 from semtrace.records.columns import NULL
-from semtrace.records.enums import BlockAction, Tier
+from semtrace.records.enums import BlockAction, EventOutcome, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 RULES: Final = tuple(f"ST-AUD-0{number}" for number in range(71, 80))
 """The rules of this module."""
+LATER: Final = tuple(f"ST-AUD-0{number}" for number in range(80, 87))
+"""The rules on transfers and decisions."""
 TIERS: Final = {Tier.HOST: TierName.HOST, Tier.REMOTE: TierName.REMOTE}
 
 
@@ -198,6 +200,27 @@ def _judge_references(judged: BlockCase) -> bool:
             else f"event {moves.event[order[i]]} ended at {finished[i]} ns"
         ),
         column="event",
+    )
+
+
+def judge_drained(judged: BlockCase) -> None:
+    """When all is over nobody holds a block, nor reads one: what a policy held is let go too (ST-AUD-074).
+
+    It is judged last, where no other rule on blocks has found why one is held.
+    """
+    moves = judged.moves
+    if any(judged.case.ledger.violated(rule) for rule in (*RULES, *LATER)):
+        judged.case.ledger.skip("ST-AUD-074", "what holds blocks in the end may follow from what is reported")
+        return
+    if (judged.case.slots.execution.events.ints("outcome") == EventOutcome.UNFINISHED).any():
+        judged.case.ledger.skip("ST-AUD-074", "some event has not ended, so blocks may still be held")
+        return
+    last = np.flatnonzero(np.diff(moves.group, append=NULL) != 0)
+    judged.judge(
+        "ST-AUD-074",
+        last,
+        moves.holders[last] > 0,
+        lambda i: f"all events have ended, and it has {moves.holders[last[i]]} holders",
     )
 
 

@@ -22,7 +22,7 @@ from semtrace.graph.plan import dag
 from semtrace.measure.audit import audit
 from semtrace.measure.audit_transfers import overfull
 from semtrace.measure.report import RULES
-from semtrace.policies.interface import CallReady, Policy, Question, Reserve
+from semtrace.policies.interface import CallReady, Keep, Policy, Question, Reserve
 from semtrace.policies.keep import KeepForTools
 from semtrace.policies.registry import policy_names
 from semtrace.replay.run import replay
@@ -190,6 +190,16 @@ class Moody(KeepForTools):
         return super().choose(inputs) if self.asked % 2 else ()
 
 
+class Leaking(KeepForTools):
+    """Holds every context, those of sessions that have ended too."""
+
+    name = "leaking"
+
+    def choose(self, inputs: Mapping[str, Any]) -> Sequence[Any]:
+        del inputs
+        return (Keep(),)
+
+
 class Reserving(Policy):
     """Leaves blocks to critical calls from the first call on."""
 
@@ -212,6 +222,12 @@ def test_a_choice_that_does_not_follow_from_its_inputs():
         ran = run(policy={"name": "moody"})
         Moody.asked = 1
         assert set(found(ran)) == {"ST-AUD-084"}
+
+
+def test_a_policy_that_never_lets_go():
+    """ST-AUD-074: what it holds is held when all is over."""
+    with installed(Leaking):
+        assert set(found(run(blocks=60, policy={"name": "leaking"}))) == {"ST-AUD-074"}
 
 
 def test_a_policy_that_is_not_here_is_not_judged():

@@ -54,8 +54,12 @@ def run(script: dict[str, list[list[Any]]], operations: list[dict[str, Any]] = A
 
 OUT: dict[str, list[list[Any]]] = {"CallEnded 0": [["Offload", {"tier": "host", "drop": True}]]}
 """What `a` has made is copied to host memory, and forgotten on the device."""
-BACK: dict[str, list[list[Any]]] = {**OUT, "ToolEnded 0": [["Prefetch", {}]]}
-"""And copied back when the tool has ended."""
+BACK: dict[str, list[list[Any]]] = {
+    **OUT,
+    "ToolEnded 0": [["Prefetch", {}]],
+    "CallEnded 1": [["Release", {}]],
+}
+"""And copied back when the tool has ended; `d` does not wait for it, and lets it go at its end."""
 
 
 @pytest.mark.parametrize("script", [{}, OUT, BACK])
@@ -136,7 +140,7 @@ def test_a_tier_that_forgets_what_is_read(monkeypatch):
     def careless(self: MemoryTier, key: int) -> int | None:
         return self._block[key] if key in self._readers else drop(self, key)
 
-    script = {**OUT, "ToolEnded 0": [["Prefetch", {}], ["Drop", {"tier": "host"}]]}
+    script = {**BACK, "ToolEnded 0": [["Prefetch", {}], ["Drop", {"tier": "host"}]]}
     assert found(run(script)) == {}
     monkeypatch.setattr(MemoryTier, "drop", careless)
     assert set(found(run(script))) == {"ST-AUD-073"}
