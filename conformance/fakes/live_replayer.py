@@ -70,6 +70,7 @@ class Replayer:
         self.scenario = scenario
         self.vocabulary = vocabulary
         self.host, self.port = str(urlsplit(url).hostname), int(urlsplit(url).port or 80)
+        self.model = asyncio.run(live_wire.model(url))
         self.locked = scenario.get("mode") == "token_locked"
         operations = trace.operations
         names = (
@@ -108,9 +109,9 @@ class Replayer:
     def body(self, event: Event) -> Json:
         """The body of a request."""
         at = event.operation
-        body = {"model": "witness", "prompt": self.prompt(at)}
+        body = {"model": self.model, "prompt": self.prompt(at)}
         if self.of["kind"][at] == OperationKind.EMBED:
-            return {"model": "witness", "input": body["prompt"]}
+            return {"model": self.model, "input": body["prompt"]}
         count = self.of["output_tokens"][at]
         stops = self.locked and self.of["finish_reason"][at] == 1
         body |= {
@@ -355,7 +356,7 @@ class Replayer:
         event.row |= {"request_id": name, "attempts": attempt}
         path = "embeddings" if self.of["kind"][event.operation] == OperationKind.EMBED else "completions"
         body = json.dumps(self.body(event)).encode()
-        head = f"POST /v1/{path} HTTP/1.1\r\nhost: {self.host}\r\nx-request-id: {name}\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/{path} HTTP/1.1\r\nhost: {self.host}\r\ncontent-type: application/json\r\nx-request-id: {name}\r\ncontent-length: {len(body)}\r\n\r\n"
         event.row.setdefault("submitted_ns", self.now())
         self.comes(event.start, event.row["submitted_ns"])
         try:
@@ -466,7 +467,7 @@ def check(replayer: Replayer, url: str) -> None:
             raise Refused("ST-LIV-024")
         if replayer.locked and not replayer.output(at):
             raise Refused("ST-LIV-024")
-    if replayer.locked and not asyncio.run(live_wire.locks(url)):
+    if replayer.locked and not asyncio.run(live_wire.locks(url, replayer.model)):
         raise Refused("ST-LIV-021")
 
 

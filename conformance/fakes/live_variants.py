@@ -1,21 +1,27 @@
-"""Wrong replayers on a real server, each with one thing changed: python live_variants.py NAME."""
+"""Wrong replayers on a real server, each with one thing changed: python live_variants.py NAME.
+
+By the names `right` and `right-locked` the small replayer answers as it is, in the two profiles.
+"""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from semtrace_testee import Refused, serve
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "testees")]
 
-import live_replayer
-import live_wire
-from live_replayer import EOS, Event, Replayer
-from live_wire import Json
-from variants import Variant, variants
+from semtrace_testee import Refused, serve  # noqa: E402
+
+import live_replayer  # noqa: E402  # they lie beside this file
+import live_wire  # noqa: E402
+from live_replayer import EOS, Event, Replayer  # noqa: E402
+from live_wire import Json  # noqa: E402
+from variants import Variant, variants  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 MS = 1_000_000
 
@@ -274,7 +280,7 @@ class LocksAnywhere(Locked):
     def replay_live(self, inputs: Json, ask: Json, *output: Path) -> Json:
         known = live_wire.locks
 
-        async def locks(_url: str) -> bool:
+        async def locks(_url: str, _model: str) -> bool:
             return True
 
         live_wire.locks = locks
@@ -296,4 +302,4 @@ class IdsByTrace(Locked):
 
 
 if __name__ == "__main__":
-    serve(variants()[sys.argv[1]]())
+    serve({**variants(), "right": Live, "right-locked": Locked}[sys.argv[1]]())

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import httptools
+
 Json = dict[str, Any]
 
 
@@ -69,18 +71,45 @@ class Parser:
             self.answer.usage = json.loads(self._text).get("usage") or {}
 
 
-async def locks(url: str) -> bool:
+async def model(url: str) -> str:
+    """The model that a server lists."""
+    answer = await _whole(url, "GET /v1/models HTTP/1.1\r\nconnection: close\r\n\r\n")
+    return str(json.loads(answer)["data"][0]["id"])
+
+
+async def locks(url: str, model: str) -> bool:
     """Whether a server generates the ids that it is told."""
-    at = urlsplit(url)
-    reader, writer = await asyncio.open_connection(at.hostname, at.port)
     body = {
-        "model": "witness", "prompt": [300], "max_tokens": 2, "return_token_ids": True, "ignore_eos": True,
+        "model": model, "prompt": [300], "max_tokens": 2, "return_token_ids": True, "ignore_eos": True,
         "vllm_xargs": {"semtrace_output_ids": [301, 302]},
     }  # fmt: skip
     text = json.dumps(body)
-    writer.write(
-        f"POST /v1/completions HTTP/1.1\r\nconnection: close\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode()
+    head = "content-type: application/json\r\nconnection: close\r\n"
+    answer = await _whole(
+        url, f"POST /v1/completions HTTP/1.1\r\n{head}content-length: {len(text)}\r\n\r\n{text}"
     )
-    answer = await reader.read()
-    writer.close()
     return b'"token_ids":[301,302]' in answer
+
+
+async def _whole(url: str, request: str) -> bytes:
+    at = urlsplit(url)
+    reader, writer = await asyncio.open_connection(at.hostname, at.port)
+    writer.write(request.encode())
+    parser = httptools.HttpResponseParser(whole := _Whole())
+    while not whole.over and (content := await reader.read(1 << 16)):
+        parser.feed_data(content)
+    writer.close()
+    return whole.body
+
+
+class _Whole:
+    """The body of an answer; what httptools calls back."""
+
+    over = False
+    body = b""
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.over = True

@@ -17,6 +17,7 @@ from semtrace.errors import FormatError
 from semtrace_conformance.checks import Failure, judge
 from semtrace_conformance.files import read_regular
 from semtrace_conformance.live.grade import Grades, grades
+from semtrace_conformance.live.real_server import ServerFacts, left_out
 from semtrace_conformance.messages import ANSWER, BadMessageError, Model, Testee, explain, parse_json
 from semtrace_conformance.score import Result, Status, score
 from semtrace_conformance.suite import SPEC
@@ -55,11 +56,12 @@ class CheckFailure(Model):
 
 
 class CaseResult(Model):
-    """How one case went, with all that was judged."""
+    """How one case went, with all that was judged; `left_out` says why it cannot be asked where a real server answers."""
 
     case: str
     base: str | None = None
     status: Status
+    left_out: str | None = None
     counts: bool
     failures: list[CheckFailure]
     answer: dict[str, Any] | None = None
@@ -70,13 +72,18 @@ class CaseResult(Model):
 
 
 class ProfileClaim(Model):
-    """What is claimed of one profile; `grades` of those in which replays are sent to the witness."""
+    """What is claimed of one profile; `grades` of those in which replays are sent to the witness.
+
+    `not_applicable` counts cases by the feature that was not declared, `left_out` by why they cannot be asked where a real
+    server answers.
+    """
 
     conformant: bool
     points: int
     of: int
     features: list[str]
     not_applicable: dict[str, int]
+    left_out: dict[str, int] = Field(default_factory=dict)
     grades: Grades | None = None
 
 
@@ -108,6 +115,8 @@ class Certificate(Model):
         suite: which suite it was.
         testee: who was tested.
         environment: where, with what and when.
+        server: the real server to which replays were sent, with the witness between as a relay; null if the witness
+            answered by itself.
         selection: which cases were asked: all of the suite, or the patterns given.
         declared: what the testee declared, by profile.
         profiles: what is claimed of each.
@@ -122,6 +131,7 @@ class Certificate(Model):
     suite: SuiteFacts
     testee: TesteeFacts
     environment: dict[str, Any]
+    server: ServerFacts | None = None
     selection: list[str] = Field(default_factory=list)
     declared: dict[str, list[str]]
     profiles: dict[str, ProfileClaim]
@@ -159,6 +169,7 @@ def make(
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
             "restarts": outcome.restarts,
         },
+        "server": None if outcome.server is None else outcome.server.model_dump(),
         "selection": list(selection),
         "declared": {name: sorted(each) for name, each in outcome.started.profiles.items()},
         "profiles": _profiles(found, suite, outcome.results),
@@ -178,6 +189,7 @@ def _profiles(found: Score, suite: Suite, results: Sequence[Result]) -> dict[str
             "of": profile.of,
             "features": list(profile.features),
             "not_applicable": dict(profile.not_applicable),
+            "left_out": dict(profile.left_out),
             "grades": _grades(name, suite, results),
         }
         for name, profile in found.profiles.items()
@@ -201,6 +213,7 @@ def _result(result: Result, found: Score) -> dict[str, Any]:
         "case": result.case.id,
         "base": result.case.base,
         "status": result.status,
+        "left_out": result.left_out,
         "counts": result.case.id in found.counting,
         "failures": [vars(failure) for failure in result.failures],
         "answer": result.answer,
@@ -288,6 +301,8 @@ def _verify(certificate: Certificate, suite: Suite) -> Iterator[str]:
             continue
         seen.add(case.id)
         result = _again(stated, certificate, suite)
+        if result.left_out != stated.left_out:
+            yield f"{case.id} is said to be left out because {stated.left_out}, by the server it is {result.left_out}"
         if result.status != stated.status:
             yield f"{case.id} is said to have {stated.status}, by its record it has {result.status}"
         results.append(result)
@@ -316,6 +331,8 @@ def _again(stated: CaseResult, certificate: Certificate, suite: Suite) -> Result
     case = suite.cases[stated.case]
     if not suite.applies(case, dict(certificate.declared)):
         return Result(case, "not_applicable")
+    if certificate.server is not None and (reason := left_out(suite, case, certificate.server)):
+        return Result(case, "not_applicable", left_out=reason)
     answer = None
     if stated.answer is not None:
         try:

@@ -65,6 +65,18 @@ def certify(
         float,
         typer.Option("--time-scale", min=0.01, max=100, help="Multiply the time that the testee has."),
     ] = 1.0,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            help="Send replays to this real server, with the witness between as a relay.",
+        ),
+    ] = None,
+    server_model: Annotated[
+        str | None,
+        typer.Option("--server-model", metavar="NAME", help="Its model, if it has several."),
+    ] = None,
     force: ForceOption = False,
     json_output: JsonOption = False,
 ) -> ExitCode:
@@ -75,10 +87,11 @@ def certify(
     """
     from semtrace_conformance.certificate import dump, make
     from semtrace_conformance.known import read_known, unknown, verdict
+    from semtrace_conformance.live.real_server import look
     from semtrace_conformance.process import Process, parse_command
     from semtrace_conformance.reports import html as html_page
     from semtrace_conformance.reports import junit as junit_text
-    from semtrace_conformance.runner import START_S, Limits, Runner, order
+    from semtrace_conformance.runner import START_S, TOTAL_S, Limits, Runner, order
     from semtrace_conformance.selfcheck import check_harness, check_suite
     from semtrace_conformance.suite import find_suite
 
@@ -98,12 +111,18 @@ def certify(
     _check_outputs([output, junit, html], expect_failures, force=force)
     wanted = parse_command(testee)
     known = read_known(expect_failures, suite) if expect_failures is not None else []
+    if server_model is not None and server is None:
+        raise UsageError(
+            "--server-model is given without --server", code="certify.server", hint="say which server"
+        )
+    real = None if server is None else look(server, server_model, selected)
     check_harness()
     with progress("certifying", quiet=json_output) as update:
         runner = Runner(
             suite,
             lambda folder: Process(wanted, folder),
-            limits=Limits(START_S * time_scale, time_scale),
+            limits=Limits(START_S * time_scale, time_scale, TOTAL_S * max(time_scale, 1.0)),
+            server=real,
             progress=update,
         )
         outcome = runner.run(selected)
@@ -123,6 +142,7 @@ def certify(
         "sentence": sentence,
         "profiles": {name: claim.model_dump() for name, claim in certificate.profiles.items()},
         "counts": certificate.counts.model_dump(),
+        "server": None if certificate.server is None else certificate.server.model_dump(),
         "failing": [
             {**each.model_dump(exclude={"answer", "observed"}), "shows": suite.cases[each.case].title}
             for each in certificate.failing
@@ -223,9 +243,10 @@ def _text(
         mark = "[green]conformant[/green]" if claim.conformant else "[red]not conformant[/red]"
         absent = ", ".join(f"{count} × {feature}" for feature, count in claim.not_applicable.items())
         table.add_row(name, str(claim.points), str(claim.of), absent, mark if claim.of else "not claimed")
-    from semtrace_conformance.reports import graded
+    from semtrace_conformance.reports import graded, left_out
 
     told = [said for name, claim in certificate.profiles.items() if (said := graded(name, claim))]
+    told += left_out(certificate)
     lines: list[RenderableType] = [table, *map(escape, told), *_failures(certificate, suite)]
     if ignored:
         lines.append(f"declared, but not known to the suite, and ignored: {escape(', '.join(ignored))}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from semtrace_conformance.certificate import Certificate
+    from semtrace_conformance.live.real_server import ServerFacts
     from semtrace_conformance.suite import Suite
 
 LIMIT: Final = 1 << 20
@@ -108,10 +109,12 @@ def verdict(certificate: Certificate, suite: Suite) -> tuple[ExitCode, str]:
     unexpected, passed = surprises(certificate)
     if certificate.conformant and not passed:
         claims = ", ".join(each for each, claim in certificate.profiles.items() if claim.of)
+        if certificate.server is not None:
+            claims += f" on the real server {behind(certificate.server)}, witnessed by a relay"
         part = f", of which {', '.join(certificate.selection)} was asked" if certificate.selection else ""
         return (
             ExitCode.OK,
-            f"{name} is conformant: {claims} ({counts.counting} of {counts.applicable} cases{part})",
+            f"{name} is conformant: {claims} ({counts.counting} of {counts.applicable} cases{part}{_left_out(certificate)})",
         )
     if unexpected:
         share = f"{counts.counting} of {counts.applicable} cases count"
@@ -129,9 +132,22 @@ def verdict(certificate: Certificate, suite: Suite) -> tuple[ExitCode, str]:
     )
 
 
+def behind(server: ServerFacts) -> str:
+    """A real server in a few words."""
+    return f"{server.url}, model {server.model}" + (f", version {server.version}" if server.version else "")
+
+
+def _left_out(certificate: Certificate) -> str:
+    count = sum(each.left_out is not None for each in certificate.results)
+    return f"; {count} that it cannot show were left out" if count else ""
+
+
 def _why_nothing(certificate: Certificate, suite: Suite, name: str) -> str:
     """Why no case applied: the profile was not declared, or features that every case needs were not."""
     asked = {result.case.split("/")[0] for result in certificate.results}
+    reasons = sorted({each.left_out for each in certificate.results if each.left_out is not None})
+    if reasons:
+        return f"no case asked for can be asked where a real server answers: {'; '.join(reasons)}"
     missing = {
         profile: sorted(claim.not_applicable)
         for profile, claim in certificate.profiles.items()

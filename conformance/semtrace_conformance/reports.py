@@ -6,6 +6,8 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
 
+from semtrace_conformance.known import behind
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -56,7 +58,8 @@ def junit(certificate: Certificate) -> str:
                 time=f"{result.duration_ms / 1000:.3f}",
             )
             if result.status == "not_applicable":
-                ET.SubElement(test, "skipped", message="needs a feature that was not declared")
+                reason = result.left_out or "needs a feature that was not declared"
+                ET.SubElement(test, "skipped", message=_clean(reason))
             elif not result.counts:
                 said = _clean("; ".join(why(result)))
                 if result.case in known:
@@ -95,6 +98,8 @@ def html(certificate: Certificate, suite: Suite) -> str:
         "on": f"{certificate.environment.get('platform', '')}, Python {certificate.environment.get('python', '')}",
         "certificate": certificate.digest,
     }
+    if certificate.server is not None:
+        facts["server"] = f"{behind(certificate.server)}, real, behind the witness as a relay"
     if certificate.selection:
         facts["only"] = ", ".join(certificate.selection)
     parts = [
@@ -115,6 +120,7 @@ def html(certificate: Certificate, suite: Suite) -> str:
             for name, claim in certificate.profiles.items()
             if (said := graded(name, claim))
         ),
+        *(f"<p>{escape(said)}" for said in left_out(certificate)),
         *_cases(certificate, suite),
         _footer(certificate),
         "</html>",
@@ -137,6 +143,15 @@ def graded(name: str, claim: ProfileClaim) -> str | None:
     share = f"{late['within_1ms_ppm'] / 10_000:.2f} %"
     times = ", ".join(f"{each} {late[f'{each}_ns'] / 1e6:.3f} ms" for each in ("p50", "p99", "max"))
     return f"{said}; at the {found.measured_at} {share} of {late['requests']} requests came within 1 ms of their release ({times})"
+
+
+def left_out(certificate: Certificate) -> list[str]:
+    """What could not be asked where a real server answers, a sentence for each reason."""
+    return [
+        f"{name}: {count} case{'s' if count > 1 else ''} left out: {reason}"
+        for name, claim in certificate.profiles.items()
+        for reason, count in claim.left_out.items()
+    ]
 
 
 def _footer(certificate: Certificate) -> str:
@@ -172,7 +187,7 @@ def _cases(certificate: Certificate, suite: Suite) -> Iterator[str]:
             if case and case.mutation:
                 title += f"<br><small>{escape(str(case.base))}, but {escape(case.mutation)}</small>"
             if result.status == "not_applicable":
-                cell = '<td class="na">not applicable'
+                cell = f'<td class="na">{escape(f"left out: {result.left_out}" if result.left_out else "not applicable")}'
             elif result.counts:
                 cell = '<td class="yes">passed'
             else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semtrace.errors import UsageError
 from semtrace_conformance.checks import judge
 from semtrace_conformance.live.harness import WitnessProcess
+from semtrace_conformance.live.real_server import left_out
 from semtrace_conformance.messages import (
     PROTOCOL,
     BadMessageError,
@@ -35,12 +36,15 @@ from semtrace_conformance.tables import Tables
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from semtrace_conformance.live.real_server import RealServer, ServerFacts
     from semtrace_conformance.messages import Accepted, Failed, Rejected
     from semtrace_conformance.process import Connection
     from semtrace_conformance.suite import Case, Suite
 
 START_S: Final = 30.0
 """Seconds that a testee has to answer `start`."""
+TOTAL_S: Final = 1800.0
+"""Seconds for all cases together."""
 RECORD: Final = "record"
 """The feature of a replayer that leaves an execution: others are not asked for one."""
 LATE: Final = 3
@@ -61,7 +65,7 @@ class Limits:
 
     start_s: float = START_S
     scale: float = 1.0
-    total_s: float = 1800.0
+    total_s: float = TOTAL_S
 
 
 @dataclass
@@ -72,11 +76,13 @@ class Outcome:
         started: what the testee said of itself.
         results: the result of each case that was selected.
         restarts: how often the testee had to be started again.
+        server: the real server to which replays went, if there was one.
     """
 
     started: Started
     results: list[Result] = field(default_factory=list)
     restarts: int = 0
+    server: ServerFacts | None = None
 
 
 class Runner:
@@ -88,6 +94,7 @@ class Runner:
         connect: Callable[[Path], Connection],
         *,
         limits: Limits | None = None,
+        server: RealServer | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Prepare a run.
@@ -96,11 +103,13 @@ class Runner:
             suite: the suite.
             connect: starts the testee in a folder.
             limits: how long things may take.
+            server: the real server to which replays go, through the witness; without one it answers by itself.
             progress: called with (cases done, cases in all).
         """
         self._suite = suite
         self._connect = connect
         self._limits = limits or Limits()
+        self._server = server
         self._progress = progress or (lambda _done, _total: None)
         self._tables = Tables.read(suite.root / "requirements" / f"tables-{SPEC}.json")
         self._connection: Connection | None = None
@@ -126,7 +135,8 @@ class Runner:
                     self._witness.close()
 
     def _run(self, cases: Sequence[Case], scratch: Path, *, stop_at_first: bool) -> Outcome:
-        outcome = Outcome(self._start(scratch))
+        facts = None if self._server is None else self._server.facts
+        outcome = Outcome(self._start(scratch), server=facts)
         declared = self._declared = dict(outcome.started.profiles)
         begun = time.monotonic()
         late = dead = 0
@@ -135,6 +145,9 @@ class Runner:
             self._progress(at, len(cases))
             if not self._suite.applies(case, declared):
                 outcome.results.append(Result(case, "not_applicable"))
+                continue
+            if self._server is not None and (reason := left_out(self._suite, case, self._server.facts)):
+                outcome.results.append(Result(case, "not_applicable", left_out=reason))
                 continue
             if time.monotonic() - begun > self._limits.total_s:
                 refusal = refusal or f"not asked: the run has taken more than {self._limits.total_s:g} s"
@@ -263,7 +276,7 @@ class Runner:
         if case.witness is None:
             return {}
         if self._witness is None:
-            self._witness = WitnessProcess()
+            self._witness = WitnessProcess(self._server)
         folder.mkdir(parents=True, exist_ok=True)
         return {"url": self._witness.begin(case.witness, folder / "witness.jsonl")}
 

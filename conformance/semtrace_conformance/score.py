@@ -28,6 +28,7 @@ class Result:
         observed: what the harness saw of what a writer wrote.
         stderr: the end of the testee's standard error, where it did not answer.
         duration_ms: how long the answer took.
+        left_out: why it cannot be asked where a real server answers; it is not applicable then.
     """
 
     case: Case
@@ -38,6 +39,7 @@ class Result:
     observed: Mapping[str, Any] | None = None
     stderr: str | None = None
     duration_ms: int = 0
+    left_out: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class ProfileScore:
         points: cases that count: passed, and the case that they are a mutation of passed too.
         of: cases that apply.
         not_applicable: cases that need features that were not declared, by feature.
+        left_out: cases that cannot be asked where a real server answers, by reason.
         features: features that were declared and exist.
     """
 
@@ -55,6 +58,7 @@ class ProfileScore:
     of: int
     not_applicable: Mapping[str, int]
     features: Sequence[str]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def conformant(self) -> bool:
@@ -109,7 +113,7 @@ def score(results: Sequence[Result], declared: Mapping[str, Sequence[str]]) -> S
         features = list(declared.get(name, ()))
         absent: Counter[str] = Counter()
         for result in own:
-            if result.status == "not_applicable":
+            if result.status == "not_applicable" and result.left_out is None:
                 missing = [feature for feature in result.case.features if feature not in features]
                 absent[missing[0] if missing else name] += 1
         profiles[name] = ProfileScore(
@@ -117,5 +121,8 @@ def score(results: Sequence[Result], declared: Mapping[str, Sequence[str]]) -> S
             of=len(applied),
             not_applicable=dict(sorted(absent.items())),
             features=sorted(features),
+            left_out=dict(
+                sorted(Counter(each.left_out for each in own if each.left_out is not None).items())
+            ),
         )
     return Score(profiles, counting)

@@ -161,7 +161,9 @@ def _locks(live: Live, seen: Seen) -> Iterator[str]:
 
 
 def _generated(where: str, operation: Operation, attempt: Attempt) -> Iterator[str]:
-    if operation.output_digest is not None and attempt.output_digest != operation.output_digest:
+    if operation.output_digest is not None and attempt.output_digest is None and attempt.output_tokens:
+        yield f"{where} did not ask for the ids of its output (return_token_ids), so which came cannot be seen"
+    elif operation.output_digest is not None and attempt.output_digest != operation.output_digest:
         yield f"{where} yielded other ids than recorded"
     elif operation.finish is not None and attempt.finish_reason != operation.finish:
         yield f"{where} ended by {attempt.finish_reason}, must end by {operation.finish}"

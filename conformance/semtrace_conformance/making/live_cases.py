@@ -63,8 +63,8 @@ def _releases(book: Book) -> None:
         script={"service": Service(first_token_ns=40 * MS, token_ns=2 * MS)},
     )
     late = [
-        call(f"{name} {at}", 12 + at, 2, After("slow", trigger, (20 + at) * MS), seed=at)
-        for name, trigger in (("start", START), ("token", FIRST))
+        call(f"{name} {at}", 12 + at, 2, After("slow", trigger, (20 + at) * MS), seed=first + at)
+        for name, trigger, first in (("start", START, 0), ("token", FIRST, 100))
         for at in range(6)
     ]
     case(

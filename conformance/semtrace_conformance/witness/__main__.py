@@ -2,7 +2,8 @@
 
 It prints one line of JSON with its port, and with SIGTERM or SIGINT another one with how many
 requests it wrote down. With `--control` it reads lines of JSON instead, and answers each with one:
-`{"script": {…}, "record": PATH}` ends what it did before and begins anew, `{"end": true}` ends it.
+`{"script": {…}, "record": PATH}` ends what it did before and begins anew, `{"end": true}` ends it. With
+`"upstream": {"host": …, "port": …}` it passes all on to that server.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from semtrace_conformance.messages import BadMessageError, explain, parse_json
+from semtrace_conformance.witness.relay import Upstream
 from semtrace_conformance.witness.script import Script
 from semtrace_conformance.witness.server import Witness
 
@@ -111,7 +113,8 @@ class _Controlled:
         if "script" not in told:
             return ended
         script = _parse(json.dumps(told["script"]).encode())
-        self._witness = Witness(script, Path(told["record"]))
+        upstream = Upstream.model_validate(told["upstream"]) if "upstream" in told else None
+        self._witness = Witness(script, Path(told["record"]), upstream=upstream)
         self._witness.watch(0, self._take)
         _settle()
         return {"port": self._witness.port}

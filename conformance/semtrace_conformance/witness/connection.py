@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 
 if TYPE_CHECKING:
+    from semtrace_conformance.witness.relay import Relayed
     from semtrace_conformance.witness.stream import Stream
 
 STAMPS: Final = getattr(socket, "SO_TIMESTAMPNS", 35)
@@ -52,7 +53,7 @@ class Connection:
         self.requests = 0
         self.waiting: deque[Head] = deque()
         """Requests that are whole, and wait for the answer to the one before."""
-        self.stream: Stream | None = None
+        self.stream: Stream | Relayed | None = None
         """What is being answered."""
         self.unsent = bytearray()
         self.closing = False

@@ -9,9 +9,13 @@ import orjson
 from blake3 import blake3
 
 from semtrace_conformance.messages import Model, parse_json
+from semtrace_conformance.witness.asked import little
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from semtrace_conformance.witness.relay import Relayed
+    from semtrace_conformance.witness.stream import Stream
 
 _MUCH: Final = 1 << 16
 
@@ -40,7 +44,7 @@ class Entry(Model):
         lock_tokens, lock_digest: how many output ids were asked for, and their digest.
         hints: the names of headers that begin with `x-semtrace-`, in lower case.
         status: the HTTP status that was answered; null if none was.
-        fault: the fault that it met.
+        fault: the fault that it met; `server`, of a request that was passed on, where the real server broke.
         first_token_unix_ns: just before the first token was handed to the kernel.
         end_unix_ns: just before the last byte of the answer was, or the connection was cut; of an answer that never
             came, when the client left.
@@ -84,6 +88,35 @@ class Entry(Model):
 def digest(content: bytes) -> str:
     """The digest of bytes, as documents have it."""
     return f"blake3:{blake3(content).hexdigest()}"
+
+
+def describe(answer: Stream | Relayed) -> dict[str, Any]:
+    """The members of an entry that the request decides, in their order."""
+    asked, head, lock = answer.asked, answer.head, answer.asked.lock
+    return {
+        "number": answer.number,
+        "request_id": head.headers.get("x-request-id"),
+        "request": answer.request,
+        "attempt": answer.attempt,
+        "connection": answer.connection.ordinal,
+        "on_connection": head.ordinal,
+        "arrival_unix_ns": head.arrival_ns,
+        "arrival_stamp": head.stamp,
+        "complete_unix_ns": head.complete_ns,
+        "path": asked.path,
+        "model": asked.model,
+        "stream": asked.stream,
+        "prompt": asked.prompt,
+        "prompt_tokens": None if asked.prompt is None else len(asked.prompt_ids),
+        "prompt_digest": None if asked.prompt is None else f"blake3:{asked.prompt_digest.hex()}",
+        "max_tokens": asked.max_tokens,
+        "min_tokens": asked.min_tokens,
+        "ignore_eos": asked.ignore_eos,
+        "temperature": asked.temperature,
+        "lock_tokens": None if lock is None else len(lock),
+        "lock_digest": None if lock is None else digest(little(lock)),
+        "hints": sorted(name for name in head.headers if name.startswith("x-semtrace-")),
+    }
 
 
 def read_record(path: Path) -> list[Entry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import select
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import httptools
@@ -22,6 +23,7 @@ from semtrace_conformance.witness.asked import (
 )
 from semtrace_conformance.witness.connection import Connection, Head, listen
 from semtrace_conformance.witness.record import Writer
+from semtrace_conformance.witness.relay import Relayed
 from semtrace_conformance.witness.script import Death, Service
 from semtrace_conformance.witness.stream import GENERATIONS, Stream
 
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from semtrace_conformance.witness.relay import Upstream
     from semtrace_conformance.witness.script import Script
 
 HOST: Final = "127.0.0.1"
+MODELS: Final = "/v1/models"
 _IDLE_S: Final = 0.2
 """Longest time that the loop sleeps, in s; what is held of the record is written then."""
 _REST_NS: Final = 2_000_000
@@ -40,24 +44,28 @@ _GONE: Final = select.EPOLLHUP | select.EPOLLERR
 
 
 class Witness:
-    """A server that answers by a script and keeps a record, on 127.0.0.1.
+    """A server that answers by a script and keeps a record, on 127.0.0.1; or that passes all on to a real one.
 
     `poll` does what is to be done and comes back after a while, so that a program can do other things between; `run` does
     nothing else. All times of the record are of the clock CLOCK_REALTIME.
     """
 
-    def __init__(self, script: Script, record: Path, port: int = 0) -> None:
+    def __init__(self, script: Script, record: Path, port: int = 0, upstream: Upstream | None = None) -> None:
         """Listen.
 
         Args:
             script: how it answers.
             record: the file of its record, which must not be there yet.
             port: where it listens; any port that is free, if 0.
+            upstream: the server that answers instead; of the script nothing counts then.
 
         Raises:
-            OSError: the port is not free, or the record is there already.
+            OSError: the port is not free, the record is there already, or there is no such server.
         """
         self._script = script
+        self._upstream = upstream
+        self._address = None if upstream is None else upstream.address()
+        self._relayed: dict[int, Relayed] = {}
         self._record = Writer(record)
         try:
             self._listener: Any = listen(HOST, port)
@@ -105,6 +113,8 @@ class Witness:
             connection = self._connections.get(fd)
             if connection is not None:
                 self._serve(connection, what)
+            elif fd in self._relayed:
+                self._pass_on(self._relayed[fd], what)
             elif fd in self._others:
                 self._others[fd]()
             elif self._listener is not None and fd == self._listener.fileno():
@@ -137,10 +147,11 @@ class Witness:
         self._order += 1
         heapq.heappush(self._due, (due_ns, self._order, stream))
 
-    def _over(self, stream: Stream) -> None:
+    def _over(self, stream: Stream | Relayed) -> None:
         """An answer is over: write it down, and go on with what waits on its connection."""
         connection = stream.connection
-        self._write(stream, None if connection.open and not connection.closing else "witness")
+        cut = not connection.open or (connection.closing and not isinstance(stream, Relayed))
+        self._write(stream, "witness" if cut else None)
         connection.stream = None
         if not connection.open:
             self._forget(connection)
@@ -152,8 +163,38 @@ class Witness:
         elif connection.waiting:
             self._begin(connection, connection.waiting.popleft())
 
-    def _write(self, stream: Stream, closed_by: str | None) -> None:
+    def _write(self, stream: Stream | Relayed, closed_by: str | None) -> None:
         self._record.add(stream.line(closed_by))
+        if isinstance(stream, Relayed) and self._relayed.pop(stream.fd, None) is not None:
+            self._epoll.unregister(stream.link)
+            stream.close()
+
+    # -- a real server behind ---------------------------------------------------------------------------------
+
+    def _relay(
+        self, connection: Connection, head: Head, asked: Asked, request: str | None, attempt: int
+    ) -> None:
+        """Begin to pass a request on."""
+        if self._upstream is None or self._address is None:
+            raise AssertionError("there is no server behind")  # the caller has looked
+        relayed = Relayed(
+            connection, head, asked, self._upstream, self._address, self._number, request, attempt
+        )
+        self._number += 1
+        connection.stream = relayed
+        self._relayed[relayed.fd] = relayed
+        self._epoll.register(relayed.link, relayed.mask)
+
+    def _pass_on(self, relayed: Relayed, what: int) -> None:
+        """Pass on what the server has sent, or now takes."""
+        connection = relayed.connection
+        if relayed.go_on(what):
+            if connection.stream is relayed:
+                self._over(relayed)
+        else:
+            self._epoll.modify(relayed.link, relayed.mask)
+        if connection.open and connection.unsent:
+            self._want(connection)
 
     # -- connections ------------------------------------------------------------------------------------------
 
@@ -246,6 +287,12 @@ class Witness:
         attempt = 1
         if request is not None and path in GENERATIONS:
             attempt = self._attempts[request] = self._attempts.get(request, 0) + 1
+        if self._upstream is not None and (path != MODELS or self._upstream.models is None):
+            if path in GENERATIONS:
+                with suppress(RefusedError):  # what is wrong with it is the server's to say
+                    read_asked(path, _body(head), asked)
+            self._relay(connection, head, asked, request, attempt)
+            return
         service, fault = Service(first_token_ns=0), None
         most = 0
         value: Any = None
@@ -273,8 +320,9 @@ class Witness:
 
     def _other(self, head: Head, asked: Asked, path: str) -> tuple[int, Any]:
         """The answer to what asks for no tokens of a model."""
-        if head.method == b"GET" and path == "/v1/models":
-            return 200, answers.models(self._script.models, self._script.context)
+        if head.method == b"GET" and path == MODELS:
+            own = None if self._upstream is None else self._upstream.models
+            return 200, own or answers.models(self._script.models, self._script.context)
         if head.method == b"GET" and path == "/health":
             return 200, {}
         if head.method == b"POST" and path == TOKENIZE and self._script.tokenize:

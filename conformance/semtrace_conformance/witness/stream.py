@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semtrace_conformance.witness import answers
 from semtrace_conformance.witness.asked import CHAT, COMPLETIONS, EMBEDDINGS, Asked, little, output
-from semtrace_conformance.witness.record import digest
+from semtrace_conformance.witness.record import describe, digest
 from semtrace_conformance.witness.script import (
     Garbage,
     Hang,
@@ -226,31 +226,8 @@ class Stream:
 
     def line(self, closed_by: str | None) -> dict[str, Any]:
         """What the record says of it."""
-        asked, head = self.asked, self.head
-        lock = asked.lock
         return {
-            "number": self.number,
-            "request_id": head.headers.get("x-request-id"),
-            "request": self.request,
-            "attempt": self.attempt,
-            "connection": self.connection.ordinal,
-            "on_connection": head.ordinal,
-            "arrival_unix_ns": head.arrival_ns,
-            "arrival_stamp": head.stamp,
-            "complete_unix_ns": head.complete_ns,
-            "path": asked.path,
-            "model": asked.model,
-            "stream": asked.stream,
-            "prompt": asked.prompt,
-            "prompt_tokens": None if asked.prompt is None else len(asked.prompt_ids),
-            "prompt_digest": None if asked.prompt is None else f"blake3:{asked.prompt_digest.hex()}",
-            "max_tokens": asked.max_tokens,
-            "min_tokens": asked.min_tokens,
-            "ignore_eos": asked.ignore_eos,
-            "temperature": asked.temperature,
-            "lock_tokens": None if lock is None else len(lock),
-            "lock_digest": None if lock is None else digest(little(lock)),
-            "hints": sorted(name for name in head.headers if name.startswith("x-semtrace-")),
+            **describe(self),
             "status": self.status,
             "fault": None if self.fault is None else self.fault.kind,
             "first_token_unix_ns": self.first_ns,
