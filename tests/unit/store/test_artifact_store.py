@@ -389,12 +389,9 @@ def acknowledged(tmp_path):
     ]
 
 
-def test_sixteen_processes_put_the_same_and_different_content(store, tmp_path):
-    """Nothing is lost, nothing torn, while a collector runs. SEMTRACE_STRESS_SECONDS=60 runs it for a minute.
-
-    ST-STO-011.
-    """
-    seconds = float(os.environ.get("SEMTRACE_STRESS_SECONDS", "2"))
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.integration)])
+def test_sixteen_processes_put_the_same_and_different_content(store, tmp_path, seconds):
+    """Nothing is lost, nothing torn, while a collector runs; with the integration tests for a minute. ST-STO-011."""
     launcher, _ = putters(store, tmp_path, 16, seconds)
     collections = 0
     while launcher.poll() is None:
