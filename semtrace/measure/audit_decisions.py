@@ -9,6 +9,7 @@ import numpy as np
 
 from semtrace.engine.run import policy_for
 from semtrace.errors import SemtraceError
+from semtrace.measure.audit_reuse import ENGINE, declared_reuse
 from semtrace.measure.critical import critical_calls
 from semtrace.measure.recorded_engine import recorded
 from semtrace.policies.text import choice_text
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from semtrace.measure.audit_steps import StepCase
     from semtrace.measure.recorded_engine import Engine
 
-ENGINE: Final = "engine"
-"""Who decides where no policy does (ST-LIF-042)."""
 _UNTIL: Final = re.compile(r"(keep|prefetch)\(until_ns=(-?\d+)\)")
 _RESERVE: Final = re.compile(r"reserve\(blocks=(\d+)\)")
 HELD_ON: Final = ("offloaded", "loaded", "borrowed")
@@ -46,6 +45,7 @@ def judge_decisions(
             case.ledger.skip(rule, "the tables are not well formed, which is reported")
         return
     _judge_again(case, engine)
+    _judge_declared(case)
     if case.ledger.violated("ST-AUD-084"):
         for rule in ("ST-AUD-085", "ST-AUD-086"):
             case.ledger.skip(rule, "decisions are reported")
@@ -94,6 +94,25 @@ def _judge_again(case: Case, engine: Engine) -> None:
         table="decisions",
         column="choice",
         hint="a choice depends on nothing but what is written down with it (ST-LIF-040)",
+    )
+
+
+def _judge_declared(case: Case) -> None:
+    """What a call reused is what was decided (ST-AUD-084)."""
+    declared = declared_reuse(case)
+    reused = case.slots.execution.events.ints("reused_tokens")
+    rows = np.flatnonzero(reused > 0)
+    if declared is None or case.ledger.violated("ST-AUD-001") or not len(rows):
+        return
+    rows = np.array([row for row in rows.tolist() if row not in declared.doubtful], dtype=np.int64)
+    said = np.array([declared.of.get(row, (0, 0))[0] for row in rows.tolist()], dtype=np.int64)
+    case.ledger.judge(
+        "ST-AUD-084",
+        reused[rows] != said,
+        lambda i: f"event {rows[i]} reused {reused[rows[i]]} tokens, the decisions say {said[i]}",
+        rows=rows,
+        table="events",
+        column="reused_tokens",
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from semtrace.engine.cost import LINEAR, step_ns
 from semtrace.errors import SemtraceError
+from semtrace.measure.audit_reuse import charges
 from semtrace.measure.recorded_engine import Engine, recorded
 from semtrace.measure.recorded_steps import RecordedSteps
 from semtrace.measure.slots import LAST_NS
@@ -361,18 +362,15 @@ def modelled_ns(cost: Cost, geometry: NDArray[np.int64]) -> NDArray[np.int64]:
 def _judge_durations(judged: StepCase, engine: Engine) -> None:
     """A step takes what the cost says of its geometry (ST-AUD-069)."""
     steps, ledger = judged.steps, judged.case.ledger
-    reused = judged.case.slots.seen("reused_tokens")
-    charged = np.zeros(steps.count, dtype=np.bool_)
-    slot, opens, _ = steps.of_slot
-    charged[steps.first[opens[reused[slot] > 0]]] = True
+    charge, charged = charges(judged)
     ledger.skip(
         "ST-AUD-069",
-        "it admits a request that reuses tokens, and what that adds is not in the table",
+        "it admits a request that reuses tokens, and no decision says what that adds",
         int((charged & ~judged.spoilt).sum()),
     )
     ledger.skip("ST-AUD-069", "the step or an event that may be in it is reported", int(judged.spoilt.sum()))
     at = np.flatnonzero(~judged.spoilt & ~charged)
-    must = modelled_ns(engine.cost, steps.geometry[at])
+    must = modelled_ns(engine.cost, steps.geometry[at]) + charge[at]
     took = steps.end_ns[at] - np.maximum(steps.start_ns[at], steps.ready_ns[at])
     judged.judge_steps(
         "ST-AUD-069",
