@@ -279,6 +279,7 @@ def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
         )
     if "batches" in value["engine"]:  # steps were recorded
         parts.append(_engine(value["engine"]))
+        parts += _batches(value["engine"])
     if value["attainment"] is not None:
         parts.append(_attainment(value))
     return parts
@@ -339,6 +340,38 @@ def _engine(value: dict[str, Any]) -> "RenderableType":
         for each in value["absent"]
     ]
     return _rows("engine", ("", ""), rows)
+
+
+_MOST_CLASSES = 20
+"""Classes of calls that are listed; `--json` has all."""
+
+
+def _batches(value: dict[str, Any]) -> "list[RenderableType]":
+    """Who is in steps together: rows by stage and template, and the time that classes of calls share with others."""
+
+    def share(values: "Mapping[str, Any]") -> str:
+        return "unknown" if values["value"] is None else f"{values['value']:.3f}"
+
+    shared = value["co_batching"]
+    together = {(each["name"], each["template"]): each for each in shared["stages"]}
+    stages = [
+        [
+            _escaped(each["name"]),
+            _escaped(each["template"]),
+            "{p50:,.0f} / {p95:,.0f}".format(**each["rows"]),
+            f"{each['large_steps']:,}",
+            share(together[each["name"], each["template"]]),
+        ]
+        for each in value["batches"]["stages"][:_MOST_CLASSES]
+    ]
+    parts: list[RenderableType] = []
+    if stages:
+        headings = ("stage", "template", "rows p50 / p95", "over 128", "time with other stages")
+        parts.append(_rows("steps by stage", headings, stages))
+    if 1 < len(shared["tasks"]) <= _MOST_CLASSES:
+        tasks = [[_escaped(each["name"]), share(each)] for each in shared["tasks"]]
+        parts.append(_rows("steps by task", ("task", "time with other tasks"), tasks))
+    return parts
 
 
 def _pair(values: "Mapping[str, Any]") -> str:

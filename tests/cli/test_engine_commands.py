@@ -9,6 +9,7 @@ import pytest
 
 from cli.conftest import run
 from semtrace.engine.document import ready_documents
+from semtrace.experiments.workloads import researcher
 from semtrace.store.bundle import write_bundle
 from support.graphs import graph
 
@@ -231,3 +232,22 @@ def test_the_form_that_ran_is_told(name: str, trace: str, tmp_path: Path):
 
 def test_of_other_backends_no_form_is_told(trace: str, tmp_path: Path):
     assert "simulator" not in run("replay", trace, "-o", str(tmp_path / "e.semtrace"), "--json").json
+
+
+def test_measures_of_batches(tmp_path: Path):
+    """ST-MEA-076 and ST-MEA-077: rows by stage and template, and the time that classes share steps."""
+    trace, out = tmp_path / "t.semtrace", tmp_path / "x.semtrace"
+    write_bundle(trace, trace=researcher(2, 0))
+    assert run("replay", trace, "--engine", "qwen3-8b-a100", "--detail", "steps", "-o", out).code == 0
+    lines = [line.split() for line in run("measure", trace, out).out.splitlines()]
+    engine = run("measure", trace, out, "--json").json["engine"]
+    for each, together in zip(engine["batches"]["stages"], engine["co_batching"]["stages"], strict=True):
+        rows = ["{p50:,.0f}".format(**each["rows"]), "/", "{p95:,.0f}".format(**each["rows"])]
+        shown = [each["name"], each["template"], *rows, str(each["large_steps"]), f"{together['value']:.3f}"]
+        assert shown in lines
+    assert [each["template"] for each in engine["batches"]["stages"]] == [
+        "sequence",
+        "fork_join",
+        "refinement",
+    ]
+    assert ["root", "0", f"{engine['co_batching']['tasks'][0]['value']:.3f}"] in lines

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from random import Random
 from typing import Any
 
 import pytest
@@ -169,6 +171,31 @@ def test_cost(change: dict[str, int], settings: dict[str, int], choice: str):
         "tool": 100, "tokens": 8, "wanted": 5, "blocks": 5, "forward": 18, "host_out": 69, "host_in": 37,
     }  # fmt: skip
     assert choose("cost", {**inputs, **change}, **settings) == choice
+
+
+def test_cost_takes_the_least():
+    """Of 2000 drawn inputs: the first of keep, host, remote and drop with the least p · held + restoring, in exact fractions."""
+    rng, seen = Random(1), set()
+    for _ in range(2000):
+        blocks, alpha, rope = rng.randint(1, 9), rng.choice((0, 300_000, 1_000_000)), rng.choice((0, 2))
+        names = ("tool", "forward", "host_out", "host_in", "remote_out", "remote_in")
+        inputs = {
+            "tokens": rng.randint(1, 9),
+            "wanted": rng.randint(0, blocks),
+            "blocks": blocks,
+            **{name: rng.randint(0, 60) for name in names},
+        }
+        wanted, alone = Fraction(inputs["wanted"], blocks), Fraction(alpha, 1_000_000)
+        again, adapt = inputs["forward"], alone * rope * inputs["tokens"]
+        costs = {"keep()": wanted * inputs["tool"]}
+        for tier in ("host", "remote"):
+            restore = inputs[f"{tier}_in"] + adapt + (1 - alone) * again
+            costs[f"offload(tier={tier}, drop=true)"] = wanted * (inputs[f"{tier}_out"] + restore) + restore
+        costs["nothing"] = wanted * again + again
+        choice = choose("cost", inputs, alpha_ppm=alpha, rope_ns_per_token=rope)
+        assert choice == min(costs, key=lambda each: costs[each]), inputs
+        seen.add(choice)
+    assert len(seen) == 4
 
 
 def test_cost_in_a_run():
