@@ -42,6 +42,7 @@ class Structure:
         run(_asked_by, edges.rows, asked, calls.astype(np.int64), session, source, target)
         self._starts = trace.offsets("operations")
         self._calls = calls
+        self._source, self._target = source, target
         self._names = operations
         self.session: list[int] = np.where(session == NULL, -1 - np.arange(operations.rows), session).tolist()
         self.path: list[int] = path.tolist()
@@ -55,6 +56,37 @@ class Structure:
         """The name of each operation."""
         names: list[str] = self._names.data["name"].to_pylist()
         return names
+
+    @cached_property
+    def _before(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The operations with an edge to each, by offsets."""
+        order = np.argsort(self._target, kind="stable")
+        rows = np.arange(len(self._calls) + 1)
+        return np.searchsorted(self._target[order], rows), self._source[order]
+
+    def calls_before(self, operation: int, ended: set[int]) -> int:
+        """How many calls that have not ended stand, one after the other, before an operation: the most on a path of edges."""
+        offsets, sources = self._before
+        most: dict[int, int] = {}
+        todo = [operation]
+        while todo:
+            at = todo[-1]
+            before = [each for each in sources[offsets[at] : offsets[at + 1]].tolist() if each not in ended]
+            missing = [each for each in before if each not in most]
+            if missing:
+                todo += missing
+                continue
+            todo.pop()
+            most[at] = max((most[each] + int(self._calls[each]) for each in before), default=0)
+        return most[operation]
+
+    @cached_property
+    def calls_in_session(self) -> dict[int, list[int]]:
+        """The calls of each session, in the order of the trace; sessions as in `calls_of_session`."""
+        found: dict[int, list[int]] = {}
+        for call in np.flatnonzero(self._calls).tolist():
+            found.setdefault(self.session[call], []).append(call)
+        return found
 
     @cached_property
     def calls_of_session(self) -> dict[int, int]:
@@ -98,17 +130,25 @@ class Remaining:
 
     Args:
         paths: how many calls begin a longest path of so many calls, by that number.
+
+    Attributes:
+        longest: that path.
+        done: the calls that have ended, while there are others.
     """
 
     def __init__(self, paths: Sequence[int]) -> None:
         self._left = list(paths)
         self.longest = len(self._left) - 1
+        self.done: set[int] = set()
 
-    def ended(self, path: int) -> None:
+    def ended(self, operation: int, path: int) -> None:
         """A call that began a longest path of so many calls has ended."""
         self._left[path] -= 1
+        self.done.add(operation)
         while self.longest > 0 and self._left[self.longest] == 0:
             self.longest -= 1
+        if self.longest == 0:
+            self.done.clear()
 
 
 @dataclass
@@ -137,6 +177,7 @@ class Held:
     Attributes:
         id: its number.
         instance: its instance.
+        session: its session, as `Structure` numbers them.
         event: its last call that ended, or else its first one.
         calls_left: calls of its session that have not ended.
         server: where its last call ran.
@@ -151,6 +192,7 @@ class Held:
 
     id: int
     instance: int
+    session: int
     event: int
     calls_left: int
     server: int = 0
@@ -190,9 +232,7 @@ class Contexts:
         key = (released.instance, self.structure.session[released.operation])
         held = self._of_session.get(key)
         if held is None:
-            held = Held(
-                len(self.all), released.instance, released.event, self.structure.calls_of_session[key[1]]
-            )
+            held = Held(len(self.all), *key, released.event, self.structure.calls_of_session[key[1]])
             self.all.append(held)
             self._of_session[key] = held
         if released.instance not in self._remaining:
@@ -213,6 +253,12 @@ class Contexts:
         """Whether no call of a context's instance that has not ended begins a longer declared path than may follow it."""
         return held.steps_left >= self._remaining[held.instance].longest
 
+    def needed_in(self, held: Held) -> int:
+        """Calls that must end, one after the other, before the next call of a live context's session, by the declared edges."""
+        done = self._remaining[held.instance].done
+        calls = self.structure.calls_in_session[held.session]
+        return self.structure.calls_before(next(call for call in calls if call not in done), done)
+
     def ended(self, held: Held, operation: int) -> None:
         """A call of a context has ended, or was refused."""
         held.calls_left -= 1
@@ -220,4 +266,4 @@ class Contexts:
             self.live[held.id] = held
         else:
             self.live.pop(held.id, None)
-        self._remaining[held.instance].ended(self.structure.path[operation])
+        self._remaining[held.instance].ended(operation, self.structure.path[operation])

@@ -81,6 +81,7 @@ class Lifecycle:
             prepared.settings.block_size,
             lambda geometry: step_ns(prepared.cost.kind, ints, floats, geometry),
             self._pieces_of,
+            self._mechanism.waiting,
         )
         self._pieces = Pieces(prepared.trace) if policy.pieces else None
         self._places = Places(prepared.settings.block_size)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from semtrace.policies.interface import Call, Context, TierName
+from semtrace.policies.interface import Block, Call, Context, TierName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from semtrace.engine.contexts import Contexts
     from semtrace.engine.kv_state import KvState
@@ -26,6 +26,7 @@ class EngineView:
         block_size: tokens in a block.
         step_ns: modelled time of a step by its geometry.
         pieces: the pieces of the prompt of a call that waits.
+        waiting: calls that were submitted and not admitted, by event.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class EngineView:
         block_size: int,
         step_ns: Callable[[tuple[int, ...]], int],
         pieces: Callable[[int], Sequence[Piece]],
+        waiting: Mapping[int, Waiting],
     ) -> None:
         self.now_ns = 0
         self._waits = [(0, 0)] * len(states)
@@ -45,6 +47,7 @@ class EngineView:
         self._block_size = block_size
         self._step_ns = step_ns
         self._pieces = pieces
+        self._waiting = waiting
 
     def free_blocks(self, server: int) -> int:
         """Device blocks that nobody holds; what they keep can be evicted."""
@@ -119,6 +122,32 @@ class EngineView:
             for context, held in sorted(self._contexts.live.items())
             if held.server == server
         ]
+
+    def blocks(self, server: int) -> Sequence[Block]:
+        """The record of each device block that a context whose session has another call needs, or a call that waits, by id."""
+        state, contexts = self._states[server], self._contexts
+        needs = [
+            (held.keys, contexts.needed_in(held), contexts.critical(held), held.id)
+            for _, held in sorted(contexts.live.items())
+            if held.server == server
+        ]
+        needs += [
+            (call.keys, 0, call.critical, call.held.id)
+            for call in (self._waiting.get(event) for event in state.waiting())
+            if call is not None  # a preempted one was admitted before
+        ]
+        found: dict[int, Block] = {}
+        for keys, needed_in, critical, context in needs:
+            for block, key in zip(state.find(keys), keys, strict=False):
+                old = found.get(block, Block(block, key, needed_in, critical, ()))
+                found[block] = Block(
+                    block,
+                    key,
+                    min(old.needed_in, needed_in),
+                    old.critical or critical,
+                    tuple(sorted({*old.contexts, context})),
+                )
+        return [found[block] for block in sorted(found)]
 
     def tier_free(self, server: int, tier: TierName) -> int:
         """Blocks of a tier, as this server reaches it, that keep nothing; 0 if there is no such tier."""

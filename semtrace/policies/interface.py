@@ -116,6 +116,26 @@ class Context:
 
 
 @dataclass(frozen=True)
+class Block:
+    """A device block that a context, or a call that was not admitted yet, will find again if it stays.
+
+    Attributes:
+        id: its number on its server.
+        key: what it is equal to: blocks with equal keys hold the same tokens after the same tokens, on whatever server or tier.
+        needed_in: how soon it is needed: calls that must end, one after the other, before the next call that needs it can begin, by the
+            declared edges; 0 if one waits for nothing but tools, or waits for admission. Of several that need it, the soonest.
+        critical: whether one that needs it is critical.
+        contexts: the contexts that need it, in the order of their numbers.
+    """
+
+    id: int
+    key: int
+    needed_in: int
+    critical: bool
+    contexts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Call:
     """A model call that was submitted and not admitted yet.
 
@@ -199,6 +219,10 @@ class View(Protocol):
 
     def contexts(self, server: int) -> Sequence[Context]:
         """Contexts of a server whose session may have another call, in the order of their numbers."""
+        ...
+
+    def blocks(self, server: int) -> Sequence[Block]:
+        """The record of each device block that a context whose session has another call needs, or a call that waits, by id."""
         ...
 
     def tier_free(self, server: int, tier: TierName) -> int:

@@ -237,7 +237,8 @@ class Idle(Policy):
         for server in range(self.facts.servers):
             seen = [view.free_blocks(server), list(view.waiting_needs(server)), view.contexts(server)]
             seen += [view.running_tokens(server), view.step_ns(server), view.prefill_ns(server, 3, 2)]
-            assert len(seen) == 6
+            seen.append(view.blocks(server))
+            assert len(seen) == 7
         return ()
 
     def choose(self, inputs: Mapping[str, Any]) -> Sequence[Action]:
