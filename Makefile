@@ -22,7 +22,7 @@ test: .venv/.installed
 	$(BIN)/pytest -n 2
 
 test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.installed .venvs/protobuf6/.installed .venvs/ray/.installed .venvs/dynamo/.installed \
-		.venvs/vllm/.installed
+		.venvs/vllm/.installed .venvs/triton/.installed
 	$(BIN)/pytest -m integration
 
 # The oldest Protobuf that semtrace runs on; .venv has the newest.
@@ -65,6 +65,11 @@ test-integration: .venv/.installed .venvs/autogen/.installed .venvs/metagpt/.ins
 	$(PYTHON) -m venv .venvs/vllm
 	.venvs/vllm/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile -r $<
 	.venvs/vllm/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+# No environment: a folder that a process with vLLM is given, or not.
+.venvs/triton/.installed: tests/integration/requirements-triton.txt .venvs/vllm/.installed
+	.venvs/vllm/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade --target .venvs/triton -r $<
 	touch $@
 
 lint: .venv/.installed

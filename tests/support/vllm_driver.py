@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venvs" / "vllm" / "bin" / "python"
 SCRIPTS = ROOT / "tests" / "integration" / "vllm"
+FORCED = ("--logits-processors", "semtrace.live.vllm.plugin:ForcedTokens")
+"""Arguments of a server that has our token lock."""
 
 
 def environment() -> Path:
@@ -93,7 +95,9 @@ def recorded(cases: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], 
 
 
 @contextmanager
-def server(model: Path, log: Path, *arguments: str, **more: str) -> Iterator[str]:
+def server(
+    model: Path, log: Path, *arguments: str, lock: Sequence[str] = FORCED, **more: str
+) -> Iterator[str]:
     """A vLLM server on this machine with what semtrace adds to it; its URL. Its steps go to a file."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -102,8 +106,7 @@ def server(model: Path, log: Path, *arguments: str, **more: str) -> Iterator[str
     command_line = [
         environment(), "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "tiny",
         "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details",
-        "--logits-processors", "semtrace.live.vllm.plugin:ForcedTokens",
-        "--scheduler-cls", "semtrace.live.vllm.plugin.recording_scheduler", *arguments,
+        *lock, "--scheduler-cls", "semtrace.live.vllm.plugin.recording_scheduler", *arguments,
     ]  # fmt: skip
     said = log.with_suffix(".said")
     with said.open("wb") as out:
