@@ -171,6 +171,7 @@ def compare_policies(
 
     from semtrace.cli.runs import arrivals_of, setting_of
     from semtrace.engine.document import read_engine
+    from semtrace.replay.scenario import Poisson
     from semtrace.store.container import check_output, replacing
     from semtrace.sweep.document import SweepDocument
     from semtrace.sweep.policies import policy_sweep, rows_of
@@ -204,18 +205,20 @@ def compare_policies(
             with replacing(output, overwrite=force) as beside:
                 shutil.copyfile(kept, beside)
     rows = rows_of(table.to_pylist(), baseline)
+    drawn = isinstance(base.arrivals[0], Poisson)
     value = {
         "baseline": baseline,
         "engine": document.engine,
         "seeds": seeds,
         "output": None if output is None else str(output),
+        "drawn": drawn,
         "policies": [row.as_dict() for row in rows],
     }
-    emit(value, as_json=json_output, text=lambda: _policies(rows, baseline))
+    emit(value, as_json=json_output, text=lambda: _policies(rows, baseline, drawn or seeds == 1))
     return ExitCode.FINDINGS if any(row.error for row in rows) else ExitCode.OK
 
 
-def _policies(rows: "list[PolicyRow]", baseline: str) -> "list[RenderableType]":
+def _policies(rows: "list[PolicyRow]", baseline: str, drawn: bool) -> "list[RenderableType]":
     from rich.markup import escape
     from rich.table import Table
 
@@ -242,4 +245,8 @@ def _policies(rows: "list[PolicyRow]", baseline: str) -> "list[RenderableType]":
     lines: list[RenderableType] = [table]
     lines.extend(f"[red]{escape(row.policy)}: {escape(row.error)}[/red]" for row in rows if row.error)
     lines.append("medians over seeds; a difference is of the same arrivals under both policies")
+    if not drawn:
+        lines.append(
+            "arrivals are not drawn, so every seed is the same run and intervals say nothing; --arrivals poisson:MEAN_NS draws them"
+        )
     return lines

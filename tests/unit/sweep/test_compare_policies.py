@@ -108,8 +108,12 @@ def test_the_command(trace: str, tmp_path: Path):
     assert [each["policy"] for each in value["policies"]] == ["prefix", "keep", "offload-lru"]
     assert value["policies"][0]["difference_ns"] == 0
     assert pq.read_table(output).num_rows == 6
+    assert value["drawn"]
     shown = run(*words, "--policies", "keep", "--force")
     assert "against prefix, ms" in " ".join(shown.out.split())
+    assert "intervals say nothing" not in shown.out
+    again = [each if each != "poisson:1000000" else "together" for each in words]
+    assert "intervals say nothing" in run(*again, "--policies", "keep", "--force").out
     assert run(*words, "--policies", "keep").code == 2
     wrong = run(*words, "--policies", "kep", "--force")
     assert (wrong.code, "keep" in wrong.err) == (2, True)
