@@ -109,6 +109,39 @@ def test_the_readme_shows_the_commands_of_the_main_job():
     assert {"import", "info", "check", "show", "plan", "replay", "audit", "measure", "compare"} <= named
 
 
+GROUPS = {
+    "bundles.md": {"import", "export", "info", "check", "show", "pack", "unpack"},
+    "calibrate.md": {"calibrate"},
+    "conformance.md": {"certify", "certificate"},
+    "engine.md": {"engines", "compare-policies"},
+    "experiments.md": {"experiment"},
+    "live.md": {"doctor", "join"},
+    "measure.md": {"audit", "measure", "compare"},
+    "policies.md": {"policies"},
+    "record.md": {"record", "seal", "convert"},
+    "replay.md": {"plan", "replay"},
+    "tools.md": {"filter", "sample", "merge", "renumber", "redact", "diff", "artifacts", "sweep"},
+}
+"""The page of each group of commands."""
+
+
+def test_every_group_of_commands_has_a_page(helps):
+    assert sorted(name for group in GROUPS.values() for name in group) == sorted(named(helps("")))
+    index = (ROOT / "docs" / "README.md").read_text()
+    for page, group in GROUPS.items():
+        told = (ROOT / "docs" / page).read_text()
+        assert f"[{page}]" in index
+        assert [name for name in group if not re.search(rf"semtrace {name}(?![\w-])|`{name}\b", told)] == []
+
+
+def test_every_option_is_told_of(helps):
+    told = "".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    known = set(re.findall(OPTION, told))
+    for name in named(helps("")):
+        options = set(re.findall(r"(?<![\w/-])--[a-z][a-z-]*", helps(name).partition("─ Options ")[2]))
+        assert options - known - {"--help", "--output"} == set(), name
+
+
 def test_every_command_stands_on_a_page():
     told = "".join(page.read_text() for page in TYPED)
     names = re.findall(r"^│ ([a-z]+) ", run("--help").out, re.MULTILINE)
