@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from semtrace.engine.log import detail_tables
 from semtrace.errors import FormatError, UsageError, WrongKindError
-from semtrace.live.vllm.names import FORMAT, VERSION
+from semtrace.live.vllm.names import FORMAT, VERSION, external
 from semtrace.live.vllm.requests import refused, rows_of_requests
+from semtrace.live.vllm.witness import Compared, Witness
 from semtrace.records.columns import NULL
 from semtrace.records.enums import BlockAction, Evidence, Phase, Tier
 from semtrace.records.execution import Execution
@@ -34,6 +35,7 @@ _ACTION: Final = {
 }
 _STEP: Final = ("server", "start_ns", "end_ns", "free_blocks")
 _ENTRY: Final = ("step", "request", "position", "tokens", "phase")
+_FRONT: Final = ("request", "before_ns", "queued_ns", "prefill_ns", "decode_ns", "after_ns")
 _MOVE: Final = ("time_ns", "server", "action", "request", "first_block", "blocks", "position")
 
 
@@ -58,7 +60,11 @@ class ServerSteps:
         entries: by request in a step: the step, the request, tokens computed before, tokens computed, the phase.
         moves: by run of consecutive blocks: when, the server, what, the request, the first block, how many, the ordinal of the first, or `NULL`.
         has_moves: whether all that happened to blocks was written down.
+        front: by request of which the server's front told: the request; how long it had it before the scheduler; how long it waited, was
+            prefilled and was decoded; and how long after its last step the front had its end.
+        compared: what vLLM's own events and statistics say, held against the rest (ST-VLM-021).
         torn: whether the last line of a file was cut off: the server was ended while it wrote.
+        failed: whether a scheduler gave up writing.
     """
 
     servers: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -75,7 +81,10 @@ class ServerSteps:
     entries: dict[str, array[int]] = field(default_factory=lambda: {name: array("q") for name in _ENTRY})
     moves: dict[str, array[int]] = field(default_factory=lambda: {name: array("q") for name in _MOVE})
     has_moves: bool = True
+    front: dict[str, array[int]] = field(default_factory=lambda: {name: array("q") for name in _FRONT})
+    compared: Compared = field(default_factory=Compared)
     torn: bool = False
+    failed: bool = False
 
 
 def read_steps(paths: Sequence[Path], progress: Callable[[int], None] | None = None) -> ServerSteps:
@@ -167,15 +176,20 @@ class _Life:
         self._steps: dict[int, int] = {}  # by the log's number of a step in flight, its place among all
         self._admitted: dict[int, int] = {}  # by place, the tokens that it had when it was last admitted
         self._away: dict[int, int] = {}  # by place, since when it is preempted
+        self._named: dict[str, int] = {}  # by its id in vLLM's front, the last request's number in the log
+        self._ended: dict[int, int] = {}  # by place, the Unix time of its last step's end
+        self._witness = Witness(log.compared, record)
         if not record["moves"]:
             log.has_moves = False
 
     def take(self, kind: str, record: dict[str, Any]) -> None:
         """A line; of kinds that others add nothing is read (ST-VLM-012)."""
         log = self._log
+        self._witness.take(kind, record)
         if kind == "request":
             self._place[record["n"]] = len(log.names)
             log.names.append(str(record["id"]))
+            self._named[external(log.names[-1])] = record["n"]
             log.prompt_tokens.append(int(record["prompt_tokens"]))
             log.server.append(self._server)
             log.unix_ns.append(int(record["unix_ns"]))
@@ -193,13 +207,31 @@ class _Life:
                 log.outputs[self._place[number]] += count
             for number, _ in record["ended"]:
                 self._gone(self._place[number], int(record["monotonic_ns"]))
+                self._ended[self._place[number]] = int(record["unix_ns"])
             self._moved(record)
         elif kind == "aborted":
             for number in record["requests"]:
                 self._gone(self._place[number], int(record["monotonic_ns"]))
             self._moved(record)
+        elif kind == "finished":
+            self._finished(record)
         elif kind == "reset":
             log.has_moves = False
+        elif kind == "failed":
+            log.failed, log.has_moves = True, False
+
+    def _finished(self, record: dict[str, Any]) -> None:
+        """What the front says of a request; of one that is not in the log under that id, as one of several answers, nothing is taken."""
+        log, number = self._log, self._named.get(str(record["id"]))
+        place = NULL if number is None else self._place[number]
+        if number is None or place not in self._ended:
+            return
+        self._witness.ended(number, record)
+        before = log.unix_ns[place] - int(record["arrived_unix_ns"])
+        after = int(record["ended_unix_ns"]) - self._ended.pop(place)
+        parts = (int(record[name]) for name in _FRONT[2:5])
+        for name, value in zip(_FRONT, (place, before, *parts, after), strict=True):
+            log.front[name].append(value)
 
     def _step(self, record: dict[str, Any]) -> None:
         log, at = self._log, int(record["monotonic_ns"])
@@ -407,7 +439,22 @@ class _Joined:
             "requests": int((self._event[:-1] != NULL).sum()),
             "others": int((self._event[:-1] == NULL).sum()),
             "torn": log.torn,
+            "failed": log.failed,
+            "compared": log.compared.as_dict(),
+            **self._front(),
         }
+
+    def _front(self) -> dict[str, Any]:
+        """Where the execution's requests spent their time, as the server's front has it: of each part the middle and the most, in ns."""
+        request, *parts = (_ints(self._log.front[name]) for name in _FRONT)
+        mine = self._event[request] != NULL
+        if not mine.any():
+            return {}
+        told: dict[str, Any] = {"requests": int(mine.sum())}
+        for name, values in zip(_FRONT[1:], parts, strict=True):
+            ordered = np.sort(values[mine])
+            told[name] = {"middle": int(ordered[len(ordered) // 2]), "most": int(ordered[-1])}
+        return {"front": told}
 
 
 def _begin(log: ServerSteps, record: dict[str, Any], path: Path) -> _Life:

@@ -1,23 +1,35 @@
 """Drives vLLM's own schedulers, recording, with the loads of drive.py: what they write down is what they do.
 
-Cases come in as JSON lines; for each one goes out: what was compared, and the first difference.
+Cases come in as JSON lines; for each one goes out: the first difference, what was compared, what vLLM's own events and statistics were held against,
+and how many of the records with one thing left out were found out by them.
 """
 
+import copy
 import json
+import random
 import sys
 from collections import Counter
 
 import drive
+from vllm.config.kv_events import KVEventsConfig
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from semtrace.live.vllm.recorder import recording
+from semtrace.live.vllm.witness import Compared, Witness
 
 records = []
-drive.SYNCHRONOUS = drive.logging(recording(Scheduler, records.append))
-drive.ASYNCHRONOUS = drive.logging(recording(AsyncScheduler, records.append))
+
+
+def counting(scheduler):
+    """The scheduler that records, and keeps vLLM's statistics."""
+    made = drive.logging(recording(scheduler, records.append))
+    return lambda **named: made(**(named | {"log_stats": True}))
+
+
+drive.SYNCHRONOUS, drive.ASYNCHRONOUS = counting(Scheduler), counting(AsyncScheduler)
 
 
 def blocks_of(moves, number, *actions):
@@ -79,6 +91,7 @@ def difference(rows):
                 flying[record["step"]] = len(record["entries"])
         elif record["kind"] == "computed":
             flying.pop(record["step"])
+            seen["steps"] += 1
             seen["yielded"] += sum(count for _, count in record["yielded"])
             seen["ended"] += len(record["ended"])
         elif record["kind"] == "aborted":
@@ -88,14 +101,53 @@ def difference(rows):
     return None, seen
 
 
+def witnessed(told):
+    """What vLLM's own events and statistics say to records."""
+    compared = Compared()
+    witness = Witness(compared, told[0])
+    for record in told[1:]:
+        witness.take(record["kind"], record)
+    return compared
+
+
+def mutations(rng):
+    """Records with one thing left out that they have: what it was, and they."""
+    for name, member, kind in (
+        ("stored", "kv_events", "stored"),
+        ("removed", "kv_events", "removed"),
+        ("evict", "moves", "evict"),
+        ("hit", "moves", "hit"),
+        ("preempted", "preempted", None),
+    ):
+        places = [
+            (at, place)
+            for at, record in enumerate(records)
+            for place, each in enumerate(record.get(member) or () if record["kind"] != "server" else ())
+            if kind is None or each[0] == kind
+        ]
+        if places:
+            at, place = rng.choice(places)
+            made = list(records)
+            made[at] = copy.deepcopy(records[at])
+            del made[at][member][place]
+            for event in made[at]["kv_events"] if member == "moves" else ():
+                event[1] -= event[1] > place
+            yield name, made
+
+
 def main():
     init_none_hash(sha256)
     config = drive.base()
+    config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     for line in sys.stdin:
         records.clear()
-        rows = drive.record(config, json.loads(line))
-        wrong, seen = difference(rows)
-        sys.stdout.write(json.dumps([wrong, seen]) + "\n")
+        case = json.loads(line)
+        case["settings"]["threshold_always"] = False  # it counts a request that is not there
+        wrong, seen = difference(drive.record(config, case))
+        found = {}
+        for name, made in mutations(random.Random(len(records))):
+            found[name] = int(witnessed(made).contradictions > 0)
+        sys.stdout.write(json.dumps([wrong, seen, witnessed(records).as_dict(), found]) + "\n")
         sys.stdout.flush()
 
 

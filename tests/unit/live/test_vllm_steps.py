@@ -8,31 +8,19 @@ import pytest
 from cli.conftest import run
 from semtrace.check.executions import check_execution
 from semtrace.errors import FormatError, ReplayError, UsageError
-from semtrace.graph.plan import dag
 from semtrace.live.vllm.names import sent_id
 from semtrace.live.vllm.steps import join, read_steps
 from semtrace.measure.audit import audit
 from semtrace.records.columns import NULL
 from semtrace.records.enums import Phase
-from semtrace.replay.run import replay
-from semtrace.replay.scenario import Scenario
 from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.transform.rows import with_column
-from support.graphs import graph
-
-UNIX = 1_700_000_000_000_000_000
-"""Unix time of the execution's time 0."""
-MONOTONIC = 5_000_000
-"""What the server's monotonic clock said then."""
+from support.vllm_joined import UNIX, at, client_of, two_calls, write
 
 SERVER = {
     "kind": "server", "format": "semtrace-vllm-steps", "version": 1, "vllm": "0.32.0", "rank": 0, "pid": 7,
     "blocks": 5, "block_size": 4, "block_bytes": 64, "async_scheduling": False, "moves": True,
 }  # fmt: skip
-
-
-def at(ns, ahead=0):
-    return {"unix_ns": UNIX + ns + ahead, "monotonic_ns": MONOTONIC + ns}
 
 
 def lines():
@@ -78,37 +66,13 @@ def computed(number, ns, yielded, ended=(), moves=()):
 @pytest.fixture
 def call():
     """Two calls."""
-    return graph(
-        {
-            "operations": [
-                {"name": "a", "kind": "llm", "prompt": 7, "output": 3},
-                {"name": "b", "kind": "llm", "prompt": 3, "output": 3},
-            ]
-        }
-    )
+    return two_calls()
 
 
 @pytest.fixture
 def client(call):
     """What a client has of them: the ids that it sent, and nothing of the server."""
-    made = call
-    settings = {"c0_ns": 25, "c_pre_ns": 0, "c_dec_ns": 20}  # it sees all a little later than the server
-    scenario = Scenario.parse({"backend": {"name": "ideal", "settings": settings}}, path="scenario")
-    ran = replay(made.trace, dag(made.work), scenario)
-    events = with_column(
-        ran.events.data, "request_id", pa.array(["semtrace-0-0", "semtrace-0-1"], pa.string())
-    )
-    header = ran.header.model_copy(
-        update={"clock": "wall", "origin_unix_ns": UNIX, "measured_at": "client", "tolerance_ns": 1_000_000}
-    )
-    tables = {"instances": ran.instances.data, "events": events}
-    return type(ran).from_arrow(header, tables)
-
-
-def write(folder, records, name="steps.jsonl", end=b""):
-    path = folder / name
-    path.write_bytes(b"".join(json.dumps(each).encode() + b"\n" for each in records) + end)
-    return path
+    return client_of(call)
 
 
 def rows(execution, table, *names):
