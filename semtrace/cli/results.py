@@ -241,6 +241,7 @@ def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
             ],
         ),
     ]
+    parts += _fell_short(value["fell_short"], "")
     path = value["path"]
     if path["total"]:
         shares = [
@@ -282,6 +283,20 @@ def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
         parts += _batches(value["engine"])
     if value["attainment"] is not None:
         parts.append(_attainment(value))
+    return parts
+
+
+def _fell_short(value: dict[str, Any], whose: str) -> list[str]:
+    """What did not end as the work says, if anything did not."""
+    parts = []
+    if value["operations"]:
+        outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in value["outcomes"].items() if count)
+        parts.append(
+            f"{whose}{value['operations']:,} operations of {value['instances']:,} instances did not end as recorded "
+            f"({outcomes}): these instances have no latency, and are not on time"
+        )
+    if value["other_lengths"]:
+        parts.append(f"{whose}{value['other_lengths']:,} answers have another number of tokens than recorded")
     return parts
 
 
@@ -434,6 +449,8 @@ def _comparison_text(value: dict[str, Any], first: str, second: str) -> "list[Re
     parts: list[RenderableType] = [
         _rows("the same work, twice", ("", _escaped(first), _escaped(second)), rows)
     ]
+    for side, name in zip(sides, (first, second), strict=True):
+        parts += _fell_short(side["fell_short"], f"{_escaped(name)}: ")
     if difference["count"]:
         change = "" if ratio["p50"] is None else f" ({ratio['p50'] - 1:+.2%} in the median)"
         parts.append(

@@ -142,6 +142,7 @@ def _side(measures: Measures) -> dict[str, Any]:
     return {
         **{key: value for key, value in measures.facts.items() if key != "work_digest"},
         "instances": len(measures.instances),
+        "fell_short": measures.fell_short.as_dict(),
         "root_latency": measures.root_latency.as_dict(),
         "width": _width(measures.width),
         "path": measures.path.as_dict(),

@@ -15,6 +15,7 @@ from semtrace.measure.engine_measures import EngineMeasures
 from semtrace.measure.groups import AgentMeasures, KindMeasures, StageMeasures, Tallies
 from semtrace.measure.path import CompletedPath, Parts, Paths, UnknownPath, end_slot
 from semtrace.measure.ready import Expected, no_plan
+from semtrace.measure.shortfall import Shortfall, fell_short
 from semtrace.measure.slots import Slots, after
 from semtrace.measure.stats import Distribution, Ratio, number
 from semtrace.measure.width import Width
@@ -43,7 +44,7 @@ class InstanceMeasures:
         arrival_ns: when it arrived; None if not known.
         end_ns: when its answer was there: the end of its answer operation, else of its last one; None if not known.
         last_finish_ns: when its last operation ended; None if not known.
-        finished: whether it came to its end; None if the record does not tell.
+        finished: whether it came to its end, and all of it ended as recorded; None if the record does not tell.
         deadline_ns: its deadline, counted from its arrival; None if it has none.
         path: its completed path, or why it cannot be told.
     """
@@ -119,6 +120,7 @@ class Measures:
     Attributes:
         facts: of the execution: digests, mode, clock, backend.
         instances: one for each instance, in their order.
+        fell_short: what did not end as recorded; latencies are of the instances without such an operation.
         root_latency: over instances, in ns.
         last_finish: last finish - arrival over instances, in ns.
         path: the parts of all completed paths, summed up, in ns.
@@ -141,6 +143,7 @@ class Measures:
 
     facts: dict[str, Any]
     instances: Sequence[InstanceMeasures]
+    fell_short: Shortfall
     root_latency: Distribution
     last_finish: Distribution
     path: Parts
@@ -193,6 +196,7 @@ class Measures:
         """The measures as JSON-ready fields; times in ns unless named otherwise."""
         return {
             **self.facts,
+            "fell_short": self.fell_short.as_dict(),
             "root_latency": self.root_latency.as_dict(),
             "last_finish": self.last_finish.as_dict(),
             "path": {**self.path.as_dict(), "total": self.path.total, "unknown": self.path_unknown},
@@ -256,7 +260,8 @@ def measure(
     scenario = _scenario(execution)
     deadlines, source = _deadlines(slots, scenario, deadline_ns)
     paths = Paths(slots, expected)
-    instances = [_instance(slots, paths, at, deadlines[at]) for at in range(slots.instances)]
+    short = fell_short(slots)
+    instances = [_instance(slots, paths, at, deadlines[at], short) for at in range(slots.instances)]
     window = _window(slots, instances, scenario, window_ns)
     tallies = Tallies(slots, expected)
     known = [each.root_latency_ns for each in instances if each.root_latency_ns is not None]
@@ -287,6 +292,7 @@ def measure(
             "backend": header.backend.name,
         },
         instances=instances,
+        fell_short=Shortfall.of(slots),
         root_latency=Distribution.of(known, len(instances) - len(known)),
         last_finish=Distribution.of(last, len(instances) - len(last)),
         path=total,
@@ -337,7 +343,9 @@ def _deadlines(
     return own, "tasks" if any(value is not None for value in own) else None
 
 
-def _instance(slots: Slots, paths: Paths, at: int, deadline_ns: int | None) -> InstanceMeasures:
+def _instance(
+    slots: Slots, paths: Paths, at: int, deadline_ns: int | None, short: NDArray[np.bool_]
+) -> InstanceMeasures:
     rows = slots.rows(at)
     table = slots.execution.instances
     arrival = int(table.ints("arrival_ns")[at])
@@ -346,7 +354,10 @@ def _instance(slots: Slots, paths: Paths, at: int, deadline_ns: int | None) -> I
     all_known = not empty and not (finished == NULL).any()
     end = end_slot(slots, at)
     came_to_end: bool | None = True
-    if end is None:
+    fell = bool(short[rows].any())
+    if fell:
+        came_to_end = False
+    elif end is None:
         # The record may not tell when it ended; that it did not end is told by the operation that should end it.
         waited = slots.outcome[_ending(slots, at)]
         not_ended = np.isin(waited, (EventOutcome.UNFINISHED, EventOutcome.SKIPPED, EventOutcome.REFUSED))
@@ -361,10 +372,14 @@ def _instance(slots: Slots, paths: Paths, at: int, deadline_ns: int | None) -> I
         last_finish_ns=int(finished.max()) if all_known else None,
         finished=came_to_end,
         deadline_ns=deadline_ns,
-        path=paths.of(at)
-        if came_to_end
-        else UnknownPath("it did not come to its end" if came_to_end is False else "its end is not known"),
+        path=paths.of(at) if came_to_end else UnknownPath(_why_no_path(came_to_end, fell_short=fell)),
     )
+
+
+def _why_no_path(came_to_end: bool | None, *, fell_short: bool) -> str:
+    if fell_short:
+        return "an operation of it did not end as recorded"
+    return "its end is not known" if came_to_end is None else "it did not come to its end"
 
 
 def _ending(slots: Slots, instance: int) -> NDArray[np.int64]:

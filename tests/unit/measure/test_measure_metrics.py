@@ -17,7 +17,7 @@ from semtrace.measure.path import CompletedPath, UnknownPath
 from semtrace.measure.slots import Slots
 from semtrace.measure.waiting import joins
 from semtrace.records.columns import NULL
-from semtrace.records.enums import EventOutcome, Role, StageTemplate, Trigger
+from semtrace.records.enums import EventOutcome, OperationStatus, Role, StageTemplate, Trigger
 from semtrace.replay.run import replay
 from semtrace.replay.scenario import Drawn, Scenario
 
@@ -140,6 +140,7 @@ def test_a_request_whose_schedule_is_not_known_is_not_split():
     [
         ({4: {"finished_ns": None}}, "its end is not known"),
         ({4: {"outcome": EventOutcome.UNFINISHED, "finished_ns": None}}, "it did not come to its end"),
+        ({1: {"outcome": EventOutcome.ERROR}}, "an operation of it did not end as recorded"),
         ({2: {"finished_ns": None}}, "a time that operation 4 waits for is not known"),
         ({4: {"submitted_ns": None}}, "when operation 4 was submitted is not known"),
         ({4: {"submitted_ns": 106}}, "operation 4 was submitted before its release"),
@@ -500,3 +501,26 @@ def test_an_execution_without_instances_has_no_values():
     assert shown["width"]["mean"] is None
     assert shown["goodput_per_second"] is None
     json.dumps(shown)
+
+
+def test_what_falls_short_is_counted_and_is_not_on_time():
+    failed = change(DAG, {1: {"outcome": EventOutcome.ERROR}, 4: {"output_tokens": 1}})
+    measures = measure(TRACE, failed, deadline_ns=10**9)
+    short = measures.fell_short
+    assert (short.operations, short.instances, short.other_lengths) == (1, 1, 1)
+    assert {name: count for name, count in short.outcomes.items() if count} == {"error": 1}
+    assert measures.attainment is not None and measures.attainment.part == 0
+    assert measures.root_latency.count == 0 and measures.root_latency.unknown == 1
+    assert measure(TRACE, DAG).fell_short.operations == 0
+
+
+def test_what_failed_in_the_recorded_run_too_does_not_fall_short():
+    b = TraceBuilder()
+    task = b.task("t", arrival_ns=0)
+    b.operation(task, TOOL, "search", duration_ns=100, status=OperationStatus.ERROR)
+    trace = b.build().trace
+    execution = run(trace)
+    assert execution.events.ints("outcome").tolist() == [EventOutcome.ERROR]
+    measures = measure(trace, execution)
+    assert measures.fell_short.operations == 0
+    assert measures.root_latency.maximum == 100
