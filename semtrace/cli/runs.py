@@ -1,7 +1,7 @@
 """The command `replay`."""
 
-import contextlib
 import re
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -193,13 +193,41 @@ def _write(output: Path, name: str, execution: "Execution", *, force: bool) -> N
 
     try:
         write_bundle(output, executions={name: execution}, overwrite=force)
+    except OSError as error:
+        unwritable = UsageError(
+            f"cannot be written: {error.strerror or error}", code="file.unwritable", path=str(output)
+        )
+        unwritable.hint = _kept(output, name, execution)
+        raise unwritable from error
     except SemtraceError as error:
-        if execution.header.clock == "wall":
-            kept = Path(tempfile.mkdtemp(prefix="semtrace-")) / output.name
-            with contextlib.suppress(SemtraceError):
-                write_bundle(kept, executions={name: execution})
-                error.hint = f"the run is kept in {kept}"
+        error.hint = _kept(output, name, execution) or error.hint
         raise
+
+
+def _kept(output: Path, name: str, execution: "Execution") -> str | None:
+    """Keep what took real time in a folder of its own, where the system has room for temporary files, or else at home.
+
+    Returns:
+        What is said of it; None of a run that can be made again.
+    """
+    from semtrace.store.bundle import write_bundle
+
+    if execution.header.clock != "wall":
+        return None
+    tried = []
+    for base in (tempfile.gettempdir, lambda: str(Path.home())):
+        folder = None
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="semtrace-", dir=base()))
+            write_bundle(folder / output.name, executions={name: execution})
+        except (OSError, RuntimeError, SemtraceError):  # RuntimeError: there is no home
+            if folder is not None:
+                tried.append(str(folder.parent))
+                shutil.rmtree(folder, ignore_errors=True)
+            continue
+        return f"the run is kept in {folder / output.name}"
+    where = ", ".join(tried) or "no folder can be made"
+    return f"the run could not be kept elsewhere either (tried: {where})"
 
 
 def _left(trace: "Trace", plan: "Plan | None", stopped: Path, options: dict[str, object]) -> "Resume":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import sys
 import tempfile
@@ -308,4 +309,5 @@ class PackWriter:
 
     def give_up(self) -> None:
         """Leave the pack unfinished, if it is."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # what is left to be written is not wanted: the disk may be full
+            self._file.close()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,6 @@ from support.live_runs import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 QUICK = {"service": {"first_token_ns": 1_000_000, "token_ns": 0}}
 SLOW = {"service": {"first_token_ns": 300_000_000, "token_ns": 0}}
@@ -134,6 +134,34 @@ def test_a_run_is_not_lost_to_an_output_that_is_there_meanwhile(
     assert out.read_text() == "another"
     audited = run("audit", trace, kept, "--tolerance-ns", LATE)
     assert audited.code == 0, audited.out
+
+
+@pytest.mark.parametrize("full", ["output", "all"])
+def test_a_run_is_not_lost_to_a_disk_that_is_full(
+    server: Witness, trace: str, tmp_path: Path, monkeypatch, full: str
+):
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
+    made = tempfile.TemporaryFile
+
+    def file(dir: Any = None) -> Any:  # noqa: A002  # the name that tempfile has
+        return Path("/dev/full").open("r+b") if full == "all" or dir == tmp_path / "out" else made(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", file)
+    out = tmp_path / "out" / "run.semtrace"
+    told = run("replay", trace, "--url", server.url, "--set", "inputs=synthetic", "-o", out)
+    said = "".join(told.err.split("\n"))
+    assert (told.code, out.exists()) == (2, False)
+    assert f"{out.parent}: a temporary file cannot be written: No space left on device" in said
+    kept = list((tmp_path / "tmp").glob("semtrace-*/run.semtrace"))
+    if full == "all":
+        assert f"the run could not be kept elsewhere either (tried: {tmp_path / 'tmp'})" in said
+        assert not list((tmp_path / "tmp").iterdir())
+    else:
+        assert f"the run is kept in {kept[0]}" in said
+        assert run("audit", trace, kept[0], "--tolerance-ns", LATE).code == 0
 
 
 def test_no_secret_is_kept(server: Witness, trace: str, tmp_path: Path, monkeypatch):  # ST-LIV-032
