@@ -176,7 +176,9 @@ class _Life:
         self._steps: dict[int, int] = {}  # by the log's number of a step in flight, its place among all
         self._admitted: dict[int, int] = {}  # by place, the tokens that it had when it was last admitted
         self._away: dict[int, int] = {}  # by place, since when it is preempted
-        self._named: dict[str, int] = {}  # by its id in vLLM's front, the last request's number in the log
+        self._named: dict[
+            str, int | None
+        ] = {}  # by its id in vLLM's front, a request's number; None for several at once
         self._ended: dict[int, int] = {}  # by place, the Unix time of its last step's end
         self._witness = Witness(log.compared, record)
         if not record["moves"]:
@@ -189,7 +191,8 @@ class _Life:
         if kind == "request":
             self._place[record["n"]] = len(log.names)
             log.names.append(str(record["id"]))
-            self._named[external(log.names[-1])] = record["n"]
+            name = external(log.names[-1])
+            self._named[name] = None if name in self._named else record["n"]
             log.prompt_tokens.append(int(record["prompt_tokens"]))
             log.server.append(self._server)
             log.unix_ns.append(int(record["unix_ns"]))
@@ -212,6 +215,9 @@ class _Life:
         elif kind == "aborted":
             for number in record["requests"]:
                 self._gone(self._place[number], int(record["monotonic_ns"]))
+                self._named.pop(
+                    external(log.names[self._place[number]]), None
+                )  # the front tells nothing of it
             self._moved(record)
         elif kind == "finished":
             self._finished(record)
@@ -221,8 +227,8 @@ class _Life:
             log.failed, log.has_moves = True, False
 
     def _finished(self, record: dict[str, Any]) -> None:
-        """What the front says of a request; of one that is not in the log under that id, as one of several answers, nothing is taken."""
-        log, number = self._log, self._named.get(str(record["id"]))
+        """What the front says of a request; nothing is taken of one that the log does not have under that id, or more than one at that time."""
+        log, number = self._log, self._named.pop(str(record["id"]), None)
         place = NULL if number is None else self._place[number]
         if number is None or place not in self._ended:
             return

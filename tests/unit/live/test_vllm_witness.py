@@ -213,6 +213,20 @@ def test_where_requests_spent_their_time(client, tmp_path):
     assert "front" not in join(client, log).header.environment["vllm_steps"]
 
 
+def test_requests_that_had_one_id_at_once_are_not_told_apart(tmp_path):
+    records = [*lines()[:-1]]
+    records[10]["id"] = (
+        "cmpl-semtrace-0-0-0-99999999"  # after the first one ended, but before the front said so
+    )
+    records[11:11] = [records.pop(14)]
+    found = compared(tmp_path, records)
+    assert (found.requests, found.contradictions) == (1, 0)
+    records = [*lines()[:-1], request(3, 51, 8, "cmpl-semtrace-0-0-0-99999999")]  # after it
+    aborted = {"kind": "aborted", **at(52), "requests": [3], "moves": [], "kv_events": []}
+    again = request(4, 53, 8, "cmpl-semtrace-0-0-0-88888888")
+    assert compared(tmp_path, [*records, aborted, again]).as_dict() == compared(tmp_path, lines()).as_dict()
+
+
 def test_the_command_says_so(client, tmp_path):
     run_, out = tmp_path / "run.semtrace", tmp_path / "joined.semtrace"
     write_bundle(run_, executions={"replay": client})
