@@ -16,10 +16,11 @@ from blake3 import blake3
 
 import live_wire
 from live_wire import Answer, Json, Parser
+from semtrace.graph.legality import judge
 from semtrace.graph.plan import Plan
 from semtrace.graph.resolve import resolve
 from semtrace.records.columns import NULL
-from semtrace.records.enums import OperationKind, OperationStatus, Trigger
+from semtrace.records.enums import OperationKind, OperationStatus, Outcome, Trigger
 from semtrace.records.execution import Execution
 from semtrace.records.execution_tables import EXECUTION_TABLE
 from semtrace.records.trace import MemoryContent
@@ -127,6 +128,45 @@ class Replayer:
     def limit_ns(self) -> int:
         """Time that an attempt may take."""
         return int(self.scenario.get("timeout_ns", 600_000_000_000))
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection for a request."""
+        return await asyncio.open_connection(self.host, self.port)
+
+    def disconnect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, whole: bool) -> None:
+        """Leave a connection after an answer, whole or not."""
+        writer.close()
+
+    @classmethod
+    def followed(cls, trace: Trace, plan: Plan) -> Plan:
+        """The plan that is followed.
+
+        Raises:
+            Refused: it is not legal.
+        """
+        for finding in judge(trace, plan).findings:
+            raise Refused(finding.requirement)
+        return plan
+
+    def header(self) -> Json:
+        """The header of the execution."""
+        backend = {"name": "http"}
+        return {
+            "work_digest": self.plan.work_digest,
+            "plan": self.plan.model_dump(mode="json"),
+            "plan_digest": self.plan.content_digest(),
+            "scenario": {**self.scenario, "backend": backend},
+            "mode": "token_locked" if self.locked else "length_locked",
+            "clock": "wall",
+            "origin_unix_ns": self.origin_unix_ns,
+            "tolerance_ns": self.scenario.get("tolerance_ns", 1_000_000),
+            "measured_at": "client",
+            "backend": backend,
+        }
+
+    def ended(self) -> int:
+        """The outcome of an instance that ran to its end."""
+        return Outcome.SUCCESS
 
     def reported(self, event: Event) -> Json:
         """What is said of an event in the end."""
@@ -372,7 +412,8 @@ class Replayer:
 
     async def exchange(self, event: Event, request: bytes) -> Answer:
         """Send bytes, and read the answer."""
-        reader, writer = await asyncio.open_connection(self.host, self.port)
+        reader, writer = await self.connect()
+        parser = None
         try:
             writer.write(request)
             parser = Parser(self.now)
@@ -387,7 +428,7 @@ class Replayer:
                 if answer.first_ns is not None:
                     self.comes(event.token, answer.first_ns)
         finally:
-            writer.close()
+            self.disconnect(reader, writer, whole=parser is not None and parser.over)
         if answer.status == 429:
             answer.failure = "rate_limited"
         elif answer.status >= 500:
@@ -418,25 +459,20 @@ class Replayer:
             for name in ("ready", "released", "submitted", "scheduled", "first_token", "finished"):
                 row[f"{name}_evidence"] = 4 if row.get(f"{name}_ns") is None else 1
         instances = [
-            {"task": task, "instance": at % self.copies, "arrival_ns": self.arrival[at], "outcome": 2}
+            {
+                "task": task,
+                "instance": at % self.copies,
+                "arrival_ns": self.arrival[at],
+                "outcome": self.ended(),
+            }
             for at, task in enumerate(self.tasks)
         ]
-        header = {
-            "work_digest": self.plan.work_digest,
-            "plan": self.plan.model_dump(mode="json"),
-            "plan_digest": self.plan.content_digest(),
-            "scenario": self.scenario,
-            "mode": "token_locked" if self.locked else "length_locked",
-            "clock": "wall",
-            "origin_unix_ns": self.origin_unix_ns,
-            "tolerance_ns": 1_000_000,
-            "measured_at": "client",
-            "backend": {"name": "http"},
-        }
         tables = {name: _table(name, each) for name, each in (("instances", instances), ("events", rows))}
         from semtrace.records.execution import ExecutionHeader
 
-        return Execution.from_arrow(ExecutionHeader.model_validate(header), tables, MemoryContent(content))
+        return Execution.from_arrow(
+            ExecutionHeader.model_validate(self.header()), tables, MemoryContent(content)
+        )
 
 
 def _table(name: str, rows: list[Json]) -> pa.Table:
@@ -479,7 +515,8 @@ def replay_live(kind: type[Replayer], inputs: dict[str, Path], ask: Json, output
     """
     trace = open_bundle(inputs["trace"]).trace
     scenario = json.loads(inputs["scenario"].read_text("utf-8"))
-    replayer = kind(trace, Plan.read(inputs["plan"]), scenario, ask["url"], ask["vocabulary"])
+    plan = kind.followed(trace, Plan.read(inputs["plan"]))
+    replayer = kind(trace, plan, scenario, ask["url"], ask["vocabulary"])
     check(replayer, ask["url"])
     facts = asyncio.run(replayer.run())
     if output is not None:

@@ -18,10 +18,17 @@ import live_replayer  # noqa: E402  # they lie beside this file
 import live_wire  # noqa: E402
 from live_replayer import EOS, Event, Replayer  # noqa: E402
 from live_wire import Json  # noqa: E402
+from semtrace.graph.legality import judge  # noqa: E402
+from semtrace.graph.plan import Plan, dag  # noqa: E402
+from semtrace.records.enums import Outcome  # noqa: E402
+from semtrace.store.digests import show, work_digest  # noqa: E402
 from variants import Variant, variants  # noqa: E402
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator
+
+    from semtrace.records.trace import Trace
 
 MS = 1_000_000
 
@@ -159,6 +166,56 @@ class OtherPrompts(Live):
             return [each + 1 for each in super().prompt(at)]
 
 
+class SendsAnothersPrompt(Live):
+    """It sends the prompts of two operations that have the same length the one for the other."""
+
+    cases = ("live/triggers",)
+    fails = ("live.prompts",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def prompt(self, at: int) -> list[int]:
+            alike = [
+                each
+                for each, count in enumerate(self.of["prompt_tokens"])
+                if count == self.of["prompt_tokens"][at]
+            ]
+            return super().prompt(alike[alike.index(at) - 1])
+
+
+class NeverResends(Live):
+    """What an old connection cut off is a failure for it, and the next attempt another one."""
+
+    cases = ("live/old-connection",)
+    fails = ("live.presence",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        held: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+        async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            held, self.held = self.held, None
+            return held or await super().connect()
+
+        def disconnect(
+            self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, whole: bool
+        ) -> None:
+            if whole:
+                self.held = reader, writer
+            else:
+                super().disconnect(reader, writer, whole=whole)
+
+
+class FollowsAnyPlan(Live):
+    """It leaves out what is not legal, and replays."""
+
+    cases = ("live/added-edges", "live/plan-backwards", "live/plan-circle", "live/plan-other-work")
+    fails = ("verdict",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        @classmethod
+        def followed(cls, trace: Trace, plan: Plan) -> Plan:
+            return plan if not judge(trace, plan).findings else dag(show(work_digest(trace)))
+
+
 class ShortPrompts(Live):
     """It leaves out the last token of each prompt."""
 
@@ -246,6 +303,66 @@ class LeavesNothing(Live):
     class kind(Right):  # noqa: D106, N801  # what is other than right
         def leaves(self, path: Path) -> None:
             """Nothing."""
+
+
+class LeavesScenarioOut(Live):
+    """Its execution does not say by which scenario it came about."""
+
+    fails = ("live.header",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def header(self) -> Json:
+            return super().header() | {"scenario": None}
+
+
+class LeavesPlanOut(Live):
+    """Its execution has the digest of the plan alone."""
+
+    fails = ("live.header",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def header(self) -> Json:
+            return super().header() | {"plan": None}
+
+
+class ToleratesNothing(Live):
+    """Its execution has the tolerance of a virtual clock."""
+
+    fails = ("live.header",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def header(self) -> Json:
+            return super().header() | {"tolerance_ns": 0}
+
+
+class ContradictsItself(Live):
+    """The scenario in its header names no backend, which is another one than it ran on."""
+
+    fails = ("live.header",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def header(self) -> Json:
+            return super().header() | {"scenario": self.scenario}
+
+
+class LeavesTimesOut(Live):
+    """It does not say when what does not run on the server ended."""
+
+    fails = ("live.record",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def reported(self, event: Event) -> Json:
+            return event.row if self.on_server(event.operation) else event.row | {"finished_ns": None}
+
+
+class CallsInstancesFailed(Live):
+    """It says of instances that ran to their end that they failed."""
+
+    fails = ("live.record",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def ended(self) -> int:
+            return Outcome.FAILURE
 
 
 class SwapsTwo(Locked):

@@ -35,6 +35,11 @@ _JUDGED: Final = (
     "prompt_tokens", "output_tokens", "output_ids", "attempts", "request_id", "finish_reason", "failure",
 )  # fmt: skip
 """The columns of events that are judged of a replay in the world."""
+_HEADER: Final = (
+    "clock", "measured_at", "mode", "origin_unix_ns", "tolerance_ns", "work_digest", "plan", "plan_digest", "scenario",
+    "backend",
+)  # fmt: skip
+"""The members of its header that are."""
 _STORED: Final = frozenset({"tables", "packs"})
 _OWN: Final = frozenset({"digest", "producer", "trace", "executions", "spec_version", "format"})
 """Members of the manifest that a writer makes itself."""
@@ -75,11 +80,11 @@ def observe_execution(path: Path, tables: Tables) -> dict[str, Any]:
         digests[each] if each is not None and each < len(digests) else None
         for each in events.pop("output_ids")
     ]
-    instances = _columns(read.get("instances"), ("task", "arrival_ns"))
+    instances = _columns(read.get("instances"), ("task", "arrival_ns", "outcome"))
     header = stored.get("header", {})
     return {
         "execution": {
-            "header": {name: header.get(name) for name in ("clock", "measured_at", "mode", "origin_unix_ns")},
+            "header": {name: header.get(name) for name in _HEADER},
             "instances": [
                 dict(zip(instances, row, strict=True)) for row in zip(*instances.values(), strict=True)
             ],

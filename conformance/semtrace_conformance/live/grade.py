@@ -28,6 +28,7 @@ WITNESSED: Final = {
 REPORTED: Final = {
     "live.outcomes": "how many events ended in each way",
     "live.record": "the execution says what came to the witness, and went",
+    "live.header": "its header says which plan and scenario were replayed, and does not contradict itself",
     "live.times": "its times follow from each other, and agree with those of the witness",
 }
 """The checks of what the replayer says of itself."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from semtrace_conformance.live.header import judge_header
 from semtrace_conformance.live.releases import first_token
 from semtrace_conformance.live.witnessed import HALF_LATE_NS, MOST_LATE_NS, few, name, percentile
 
@@ -25,17 +26,20 @@ FAILURE: Final = {
 }  # fmt: skip
 FINISH: Final = {1: "stop", 2: "length"}
 
+SUCCESS: Final = 2
+"""The outcome of an instance that ran to its end."""
+_TIMED: Final = frozenset({"ok", "error", "cancelled", "timeout"})
+_TIMES: Final = ("ready_ns", "released_ns", "submitted_ns", "finished_ns")
+
 Row = dict[str, Any]
 
 
 def judge_reported(live: Live, seen: Seen, execution: Mapping[str, Any]) -> Iterator[Said]:
     """What is wrong with the execution that a replayer left."""
     header = execution["header"]
-    for key, wanted in (("clock", "wall"), ("measured_at", "client"), ("mode", live.mode)):
-        if header.get(key) != wanted:
-            yield "live.record", f"the header says {key} {header.get(key)!r}, must say {wanted!r}"
+    yield from few("live.header", judge_header(live, header))
     if not isinstance(header.get("origin_unix_ns"), (int, str)):
-        yield "live.record", "the header does not say when the run began (origin_unix_ns)"
+        yield "live.header", "the header does not say when the run began (origin_unix_ns)"
         return
     rows: list[Row] = [
         dict(zip(execution["events"], row, strict=True))
@@ -48,10 +52,29 @@ def judge_reported(live: Live, seen: Seen, execution: Mapping[str, Any]) -> Iter
         yield "live.record", "its events are not those of the instances, in their order"
         return
     yield from few("live.record", _facts(live, seen, rows))
+    yield from few("live.record", _whole(execution["instances"], rows))
     offset = int(header["origin_unix_ns"]) - seen.base_unix_ns
     yield from few("live.times", _times(seen, rows, offset))
     yield from _gaps(seen, rows, offset)
     yield from few("live.times", _own(live, rows, [each["arrival_ns"] for each in execution["instances"]]))
+
+
+def _whole(instances: list[Row], rows: list[Row]) -> Iterator[str]:
+    """Nothing is missing that an execution of a replay must have (ST-AUD-004, ST-AUD-008)."""
+    for instance, each in enumerate(instances):
+        if each["arrival_ns"] is None:
+            yield f"instance {instance} has no arrival"
+        ended = all(
+            OUTCOME.get(row["outcome"], "unfinished") != "unfinished"
+            for row in rows
+            if row["instance"] == instance
+        )
+        if ended and each["outcome"] != SUCCESS:
+            yield f"instance {instance} is said to have the outcome {each['outcome']}; it ran to its end, which is success"
+    for row in rows:
+        missing = [key for key in _TIMES if row[key] is None]
+        if OUTCOME.get(row["outcome"]) in _TIMED and missing:
+            yield f"{name(row['instance'], row['operation'])} has no {missing[0]}"
 
 
 def _facts(live: Live, seen: Seen, rows: list[Row]) -> Iterator[str]:

@@ -109,6 +109,15 @@ def _often(live: Live, event: tuple[int, int], attempts: Sequence[Attempt]) -> I
         if at and attempts[at - 1].again and attempts[at - 1].ordinal == each.ordinal:
             continue
         ordinals.append(each.ordinal)
+        if (
+            course.resent
+            and each.again
+            and [one.ordinal for one in attempts[at + 1 : at + 2]] != [each.ordinal]
+        ):
+            yield (
+                f"{name(*event)} was cut without an answer on a connection that was open before, and was not made again "
+                "at once as the same attempt (ST-LIV-043)"
+            )
     least, most = course.least, course.most
     if not least <= len(ordinals) <= most:
         wanted = str(least) if least == most else f"{least} to {most}"

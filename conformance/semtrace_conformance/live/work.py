@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -67,6 +67,7 @@ class Failed(Model):
         outcome: how it ends.
         failure: what the last attempt meets.
         astray: whether the server yields something else than it is asked for.
+        resent: whether what the server cuts on a connection that was open before must come again as the same attempt.
     """
 
     instance: int
@@ -76,6 +77,7 @@ class Failed(Model):
     outcome: str = "ok"
     failure: str | None = None
     astray: bool = False
+    resent: bool = False
 
 
 class Live(Model):
@@ -96,6 +98,10 @@ class Live(Model):
         retry_after_ns: what the server says in its header `Retry-After`, where it has one.
         failed: the events that do not go well at once.
         usage: whether the server tells how many tokens there were.
+        plan: the plan, as it was given.
+        plan_digest: its digest.
+        scenario: the scenario, as it was given.
+        tolerance_ns: the tolerance that follows from it.
     """
 
     mode: Literal["length_locked", "token_locked"] = "length_locked"
@@ -112,6 +118,10 @@ class Live(Model):
     retry_after_ns: int = 0
     failed: list[Failed] = Field(default_factory=list)
     usage: bool = True
+    plan: dict[str, Any] = Field(default_factory=dict)
+    plan_digest: str | None = None
+    scenario: dict[str, Any] = Field(default_factory=dict)
+    tolerance_ns: int = 1_000_000
 
     @cached_property
     def of_task(self) -> dict[int, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +38,9 @@ TEAM: Final = Work(
         call("bull", 33, 9, "cut", delay=18 * MS),
         call("bear", 31, 1, "plan"),
         call("watch", 12, 5, After("look", lag_ns=30 * MS)),
+        call("note", 15, 3, After("plan", FIRST, 45 * MS)),
+        call("check", 22, 4, "bear"),
+        call("quote", 18, 2, After("bull", START, 35 * MS)),
         call("join", 64, 6, "look", "speak", "bull", "bear", "watch"),
         Op("lost", ("join",), OperationKind.LLM, OperationStatus.ERROR, duration=25 * MS, prompt=9, output=5),
         tool("write", 20 * MS, After("join", FIRST), "lost"),
@@ -255,6 +259,8 @@ def _limits(book: Book) -> None:
 
 
 def _refusals(book: Book) -> None:
+    _plan_refusals(book)
+
     def change(name: str, work: Work, mutation: str, requirement: str) -> None:
         bundle, digest = trace_of(work)
         plan = document({"work_digest": digest, "name": "dag"})
@@ -283,3 +289,19 @@ def _refusals(book: Book) -> None:
         "no-prompt", replace(TEAM, operations=[*TEAM.operations[:-1], empty]),
         "the last call has no prompt", "ST-INP-011",
     )  # fmt: skip
+
+
+def _plan_refusals(book: Book) -> None:
+    """Plans that are not legal: nothing of them is sent."""
+    base = "live/added-edges"
+    given = json.loads(book.pages[base].files["plan.json"])
+    for name, mutation, requirement, change in (
+        ("plan-backwards", "an added edge leads to what its source waits for", "ST-PLAN-010",
+         {"edges": [*given["edges"], {"source": 3, "target": 1}]}),
+        ("plan-circle", "two added edges make a circle", "ST-PLAN-012",
+         {"edges": [*given["edges"], {"source": 1, "target": 0}]}),
+        ("plan-other-work", "the plan is for other work", "ST-PLAN-001", {"work_digest": "blake3:" + 64 * "a"}),
+    ):  # fmt: skip
+        book.change(
+            base, f"live/{name}", mutation, [requirement], files={"plan.json": document({**given, **change})}
+        )

@@ -9,7 +9,7 @@ import rfc8785
 from semtrace.records.enums import FinishReason, Trigger
 from semtrace_conformance.live.work import Failed, Live, Operation, Retry, Wait
 from semtrace_conformance.making.draft import show
-from semtrace_conformance.making.timing import OUTCOME, constraints
+from semtrace_conformance.making.timing import OUTCOME, constraints, plan_digest
 from semtrace_conformance.making.work import packed
 
 if TYPE_CHECKING:
@@ -76,6 +76,10 @@ def live(
         retry_after_ns=max(after, default=0) * 1_000_000_000,
         failed=list(failed),
         usage=script.usage,
+        plan=dict(plan),
+        plan_digest=plan_digest(plan),
+        scenario=dict(scenario),
+        tolerance_ns=scenario.get("tolerance_ns", 1_000_000),
     )
 
 

@@ -99,7 +99,7 @@ def _retries(book: Book) -> None:
         Work([call("a", 10, 5), call("b", 10, 4, "a"), call("c", 10, 3, "b")]),
         scenario={"retry": {"attempts": 2, "wait_ns": 30 * MS}},
         script={"rules": rules_of({"b": [{"kind": "reset"}]}, ["a", "b"])},
-        failed=[Failed(instance=0, operation=1, least=1, most=2)],
+        failed=[Failed(instance=0, operation=1, least=1, most=2, resent=True)],
         features=["retries"],
     )
 

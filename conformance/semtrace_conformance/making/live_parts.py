@@ -32,7 +32,17 @@ ALWAYS: Final = (
     "ST-REL-008",
 )
 """What every case of these profiles tests."""
-OWN: Final = ("ST-LIV-001", "ST-LIV-003", "ST-LIV-004", "ST-LIV-006", "ST-LIV-023")
+OWN: Final = (
+    "ST-LIV-001",
+    "ST-LIV-003",
+    "ST-LIV-004",
+    "ST-LIV-006",
+    "ST-LIV-023",
+    "ST-AUD-004",
+    "ST-AUD-008",
+    "ST-AUD-014",
+    "ST-REL-034",
+)
 """And what those test in which an execution is looked at."""
 
 

@@ -176,6 +176,17 @@ def test_an_old_connection_that_ended_is_no_attempt():
     assert checks(live, failed("0-0", 0, **cut), entry("0-0", 11)) == ["live.presence"]
 
 
+def test_what_an_old_connection_cut_is_made_again_as_the_same_attempt():
+    live = work(call(), retry=RETRY, failed=[Failed(instance=0, operation=0, least=1, most=2, resent=True)])
+    cut = {"status": None, "closed_by": "witness", "first_token_unix_ns": None}
+    old, new = failed("0-0", 0, on_connection=2, **cut), failed("0-0", 0, **cut)
+    assert said(live, old, entry("0-0", 11)) == []
+    assert said(live, new, entry("0-0-2", 51)) == []
+    (message,) = said(live, old, entry("0-0-2", 51))
+    assert message.endswith("was not made again at once as the same attempt (ST-LIV-043)")
+    assert len(said(live, old)) == 1
+
+
 def test_attempts_have_their_ordinals():
     assert checks(retried(2), failed("0-0", 0), entry("0-0-3", 300)) == ["live.presence"]
     assert checks(retried(2), failed("0-0-2", 0), entry("0-0", 300)) == ["live.presence"]
@@ -291,6 +302,10 @@ def test_percentiles_are_values_that_were_there():
 # -- what a replayer says of itself ---------------------------------------------------------------------------
 
 
+BACKEND = {"name": "http", "settings": {"url": "http://x"}}
+PLAN = {"work_digest": DIGEST, "name": "custom", "edges": [{"source": 0, "target": 2, "lag_ns": 5}]}
+
+
 def execution(rows, **header):
     columns = (
         "instance", "operation", "ready_ns", "released_ns", "submitted_ns", "first_token_ns", "finished_ns", "outcome",
@@ -302,9 +317,15 @@ def execution(rows, **header):
             "measured_at": "client",
             "mode": "length_locked",
             "origin_unix_ns": BASE,
+            "tolerance_ns": MS,
+            "work_digest": DIGEST,
+            "plan": PLAN | {"base": "dag", "groups": []},
+            "plan_digest": DIGEST,
+            "scenario": {"mode": "length_locked", "backend": BACKEND, "copies": 1},
+            "backend": BACKEND | {"version": "1"},
             **header,
         },
-        "instances": [{"task": 0, "arrival_ns": 0}],
+        "instances": [{"task": 0, "arrival_ns": 0, "outcome": 2}],
         "events": {name: [row.get(name) for row in rows] for name in columns},
     }
 
@@ -321,7 +342,10 @@ def own(operation, released, end, **more):
     return row | (sent if operation != 1 else {}) | more
 
 
-PLAIN = work(call(), tool(20 * MS), call(), waits=[(0, 1, "finish", 0), (1, 2, "finish", 0)])
+PLAIN = work(
+    call(), tool(20 * MS), call(), waits=[(0, 1, "finish", 0), (1, 2, "finish", 0)], plan=PLAN, plan_digest=DIGEST,
+    scenario={"copies": 1},
+)  # fmt: skip
 CAME = entry("0-0", 0), entry("0-2", 30.5)
 ROWS = [own(0, 0, 10.1), own(1, 10.1, 30.1), own(2, 30.1, 40.6)]
 
@@ -364,12 +388,60 @@ def test_lateness_cannot_be_hidden_before_the_submission():
 
 
 def test_headers_and_rows():
-    assert reported(ROWS, clock="virtual") == ["live.record"]
-    assert reported(ROWS, measured_at="server") == ["live.record"]
-    assert reported(ROWS, mode="native") == ["live.record"]
-    assert reported(ROWS, origin_unix_ns=None) == ["live.record"]
+    assert reported(ROWS, origin_unix_ns=None) == ["live.header"]
     assert reported(ROWS[:2]) == ["live.record"]
     assert reported(ROWS, live=PLAIN.model_copy(update={"tasks": [0, 0]})) == ["live.record"]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"clock": "virtual"},
+        {"measured_at": "server"},
+        {"mode": "native"},
+        {"tolerance_ns": 0},
+        {"tolerance_ns": None},
+        {"plan": None},
+        {"plan": {**PLAN, "name": "dag"}},
+        {"plan": {**PLAN, "edges": []}},
+        {"plan": {**PLAN, "edges": [{**PLAN["edges"][0], "lag_ns": 4}]}},
+        {"plan_digest": None},
+        {"work_digest": "blake3:" + 64 * "b"},
+        {"scenario": None},
+        {"scenario": {"backend": BACKEND}},
+        {"scenario": {"copies": 2, "backend": BACKEND}},
+        {"scenario": {"copies": 1}},
+        {"scenario": {"copies": 1, "backend": BACKEND, "mode": "token_locked"}},
+        {"scenario": {"copies": 1, "backend": {"name": "http", "settings": {"url": "http://y"}}}},
+        {"backend": {"name": "other", "settings": BACKEND["settings"]}},
+        {"backend": None},
+    ],
+)
+def test_a_header_says_what_was_replayed_and_does_not_contradict_itself(header):
+    assert reported(ROWS, **header) == ["live.header"]
+
+
+def test_more_members_in_a_header_do_no_harm():
+    more = {"mode": "length_locked", "copies": 1, "arrivals": {"kind": "together"}, "backend": BACKEND}
+    edges = [PLAN["edges"][0] | {"trigger": "finish"}]
+    assert reported(ROWS, scenario=more, plan={**PLAN, "edges": edges}) == []
+    assert reported(ROWS, live=PLAIN.model_copy(update={"tolerance_ns": 7}), tolerance_ns=7) == []
+
+
+@pytest.mark.parametrize("key", ["ready_ns", "released_ns", "submitted_ns", "finished_ns"])
+def test_no_time_is_missing_of_what_ran(key):
+    rows = [row | ({key: None} if place == 1 else {}) for place, row in enumerate(ROWS)]
+    assert "live.record" in reported(rows)
+
+
+def test_instances_arrive_and_run_to_their_end():
+    for change in ({"outcome": 3}, {"outcome": 1}, {"arrival_ns": None}):
+        left = execution(ROWS)
+        left["instances"][0] |= change
+        assert "live.record" in {check for check, _ in judge_reported(PLAIN, seen(*CAME), left)}
+    left = execution([*ROWS[:2], ROWS[2] | {"outcome": 7}])
+    left["instances"][0]["outcome"] = 1
+    assert not any("ran to its end" in message for _, message in judge_reported(PLAIN, seen(*CAME), left))
 
 
 def test_what_the_server_does_not_tell_is_null():
