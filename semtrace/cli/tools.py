@@ -220,16 +220,31 @@ def redact(
     drop_annotations: Annotated[
         bool, typer.Option("--drop-annotations", help="Leave out what adapters noted of the source's log.")
     ] = False,
+    keep_task_names: Annotated[
+        bool,
+        typer.Option(
+            "--keep-task-names",
+            help="Leave names of tasks as they are. Some programs take them from what a user asked.",
+        ),
+    ] = False,
     directory: DirectoryOption = False,
     force: ForceOption = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Withhold content above a content level; the trace still gives the same schedule. Names stay."""
+    """Withhold content above a content level; the trace still gives the same schedule.
+
+    Tasks get neutral names; those of agents, tools and states stay.
+    """
     from semtrace.records.enums import ContentLevel
     from semtrace.transform.redact import redact as run
 
     _check_output(output, [trace], force=force)
-    parts = run(_read(trace), ContentLevel[level.name.upper()], annotations=not drop_annotations)
+    parts = run(
+        _read(trace),
+        ContentLevel[level.name.upper()],
+        annotations=not drop_annotations,
+        task_names=keep_task_names,
+    )
     _write(parts, output, directory=directory, force=force, as_json=json_output)
 
 

@@ -127,7 +127,7 @@ class Paired:
         """The pairs of every table but annotations."""
         a, b = self.a, self.b
         made = {"trace": by_place(np.array([0, 1]), np.array([0, 1]), _one)}
-        made["tasks"] = by_key(*self._texts("tasks", ["name"]))
+        made["tasks"] = self._tasks()
         for name in ("stages", "sessions", "operations"):
             made[name] = by_place(a.offsets(name), b.offsets(name), made["tasks"])
         made["segments"] = by_place(a.segment_offsets, b.segment_offsets, made["operations"])
@@ -146,6 +146,12 @@ class Paired:
         made["state_accesses"] = by_key(*zip(operation, version, mode, strict=True))
         made["edges"] = self._edges()
         return made
+
+    def _tasks(self) -> Pairs:
+        """Tasks by name; by place where no name is in both, as after redacting, and there are equally many."""
+        a, b = self.a.tasks.rows, self.b.tasks.rows
+        found = by_key(*self._texts("tasks", ["name"]))
+        return found if len(found.a) or a != b else pairs(np.arange(a), np.arange(b), a, b)
 
     def _texts(
         self, table: str, names: Sequence[str]

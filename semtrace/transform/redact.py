@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 _KEPT_ANNOTATIONS: Final = "semtrace.id/"
 
 
-def redact(parts: Parts, level: ContentLevel, *, annotations: bool = True) -> Parts:
+def redact(parts: Parts, level: ContentLevel, *, annotations: bool = True, task_names: bool = False) -> Parts:
     """The trace at a less open content level: content above it is withheld, under keyed digests.
 
     The key is made for this result and thrown away: equal content keeps equal digests in it, and nobody can find a
-    short text by its digest. Counts, sizes, order, names and generation settings stay.
+    short text by its digest. Counts, sizes, order, names other than those of tasks, and generation settings stay.
 
     Args:
         parts: a sound trace with its executions.
         level: the new content level.
         annotations: whether to keep annotations, which may hold what the source's log said; ids of earlier traces
             are kept in any case.
+        task_names: whether to keep names of tasks, which some programs take from what a user asked.
 
     Raises:
         UsageError: the trace is not more open than the level.
@@ -56,7 +57,12 @@ def redact(parts: Parts, level: ContentLevel, *, annotations: bool = True) -> Pa
     tables["artifacts"] = _withhold(trace["artifacts"], withheld)
     header = with_column(trace["trace"].data, "content_level", pa.array([int(level)], pa.uint8()))
     tables["trace"] = Columns(trace["trace"].spec, header)
-    notes = ["names, sizes and generation settings are as they were"]
+    notes = []
+    if not task_names:
+        tables["tasks"], changed = _neutral_names(trace.tasks)
+        notes.append(f"{changed} tasks have neutral names")
+    of = "all names" if task_names else "names of agents, tools and states"
+    notes.append(f"{of}, sizes and generation settings are as they were: look at them before you share")
     if not annotations:
         kept = pc.starts_with(trace["annotations"].array("key"), _KEPT_ANNOTATIONS)
         tables["annotations"] = Columns(trace["annotations"].spec, trace["annotations"].data.filter(kept))
@@ -77,11 +83,20 @@ def redact(parts: Parts, level: ContentLevel, *, annotations: bool = True) -> Pa
         step="redact",
         producer=producer(),
         inputs=[source(trace)],
-        parameters={"level": level.name.lower(), "annotations": annotations},
+        parameters={"level": level.name.lower(), "annotations": annotations, "task_names": task_names},
         executions=carried,
         notes=notes,
     )
     return Parts(made, executions, parts.with_step(step), parts.name)
+
+
+def _neutral_names(tasks: Columns) -> tuple[Columns, int]:
+    """Tasks whose names say nothing but which of them are equal (ST-LIN-060), and how many changed."""
+    before = tasks.strings("name")
+    ordinals = {name: at for at, name in enumerate(dict.fromkeys(before))}
+    after = [f"task-{ordinals[name]}" for name in before]
+    changed = sum(old != new for old, new in zip(before, after, strict=True))
+    return Columns(tasks.spec, with_column(tasks.data, "name", pa.array(after, pa.string()))), changed
 
 
 def _above(trace: Trace, level: ContentLevel) -> NDArray[np.bool_]:

@@ -35,6 +35,10 @@ _KIND_COLOUR: Final = {
 }
 
 
+_MOST_ASKED: Final = 80
+"""Bytes of what was asked that are shown."""
+
+
 def trace_tree(trace: Trace, *, tasks: int, operations: int) -> list[RenderableType]:
     """The tasks of a trace with their stages and operations.
 
@@ -53,7 +57,7 @@ def trace_tree(trace: Trace, *, tasks: int, operations: int) -> list[RenderableT
 
 def _task_tree(trace: Trace, task: int, name: str, limit: int) -> Tree:
     rows = trace.task_rows("operations", task)
-    tree = Tree(f"[bold]task {task}[/bold] {escape(name)}  ({len(rows)} operations)")
+    tree = Tree(f"[bold]task {task}[/bold] {escape(name)}  ({len(rows)} operations){_asked(trace, task)}")
     stages = trace["stages"]
     branches: dict[int, Tree] = {NULL: tree}
     for stage in trace.task_rows("stages", task):
@@ -69,6 +73,16 @@ def _task_tree(trace: Trace, task: int, name: str, limit: int) -> Tree:
     if len(rows) > limit:
         tree.add(f"… {len(rows) - limit} more operations (--operations N shows more)")
     return tree
+
+
+def _asked(trace: Trace, task: int) -> str:
+    """The first line of what was asked, where the trace holds it as text; with markup."""
+    row = int(trace.tasks.ints("input")[task])
+    if row == NULL or not str(trace["artifacts"].array("media_type")[row]).startswith("text/"):
+        return ""
+    content = trace.content.get(trace["artifacts"].array("digest")[row].as_py()) or b""
+    line = content[:_MOST_ASKED].decode("utf-8", "replace").strip().partition("\n")[0]
+    return f"  [dim]{escape(line)}[/dim]" if line else ""
 
 
 def describe_operation(trace: Trace, operation: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from semtrace.build import TraceBuilder
 from semtrace.records.enums import EntityKind, Evidence, OperationKind
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from semtrace_adapters.autogen.runs import TeamRun
     from semtrace_adapters.autogen.sources import Sources
     from semtrace_adapters.base import LossReport
-
-_NAME: Final = 80
-"""Characters of a task's text that name it."""
 
 
 def convert(sources: Sources, loss: LossReport) -> BuiltTrace:
@@ -148,12 +145,10 @@ def _describe(task: int, runs: list[TeamRun], rows: Rows, walk: Walk) -> None:
     said = next((r.call.text for r in rows.calls if r.operation == answer), None)
     said = said or next((r.run.result for r in rows.tools if r.operation == answer), None)
     said = said or next((r.text for r in rows.texts if r.operation == answer), None)
-    line = text.strip().partition("\n")[0] if text else ""
-    name = f"{kind}: {line[:_NAME]}" if line else kind
     builder.update_task(
         task,
         output=said,
-        name=name,
+        name=kind,  # what was asked is content, and stays where redacting finds it
         answer_operation=answer,
         outcome=outcome_of(last, walk.kind_of(last), rows.loss),
         input=None if text is None else builder.artifact(text),

@@ -30,13 +30,11 @@ if TYPE_CHECKING:
     from .run_rows import Sources
 
 MESSAGE_TYPE: Final = "application/json"
-_NAME_LENGTH: Final = 80
 
 
-def task_name(text: str | None, ordinal: int) -> str:
-    """A task's name: the first line of what was asked."""
-    line = (text or "").strip().split("\n")[0].strip()
-    return line[:_NAME_LENGTH] if line else f"MetaGPT run {ordinal + 1}"
+def task_name(ordinal: int) -> str:
+    """A task's name. What was asked is content, and stays where redacting finds it."""
+    return f"MetaGPT run {ordinal + 1}"
 
 
 class RunToTrace(RunRows):
@@ -60,7 +58,7 @@ class RunToTrace(RunRows):
         answers = [sent for sent in run.sent if sent.turn is not None and sent.message.content]
         arrival = asked.time_ns if asked else run.start_ns
         self.task = builder.task(
-            task_name(asked.message.content if asked else None, run.ordinal),
+            task_name(run.ordinal),
             arrival_ns=arrival - self.origin_ns,
             input=asked.message.content if asked else None,
             output=answers[-1].message.content if answers else None,

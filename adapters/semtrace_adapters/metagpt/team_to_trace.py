@@ -23,7 +23,7 @@ def add_team(builder: TraceBuilder, team: Team, ordinal: int, loss: LossReport) 
     For each message that a role wrote there is one operation, of unknown kind and duration, which read what the role
     remembered before it.
     """
-    task = builder.task(task_name(team.idea, ordinal), input=team.idea)
+    task = builder.task(task_name(ordinal), input=team.idea)
     builder.annotate(EntityKind.TASK, task, "metagpt/team", team.path.name)
     operations: dict[str, int] = {}
     for remembered in team.roles:

@@ -218,9 +218,9 @@ def test_several_runs_in_one_file(tmp_path):
         log.all_idle()
     imported = load(log.save(tmp_path / "log.txt"))
     assert [row["name"] for row in imported.rows("tasks")] == [
-        "Task number 0",
-        "Task number 1",
-        "Task number 2",
+        "MetaGPT run 1",
+        "MetaGPT run 2",
+        "MetaGPT run 3",
     ]
     assert counts(imported) == [(10, 5), (11, 5), (12, 5)]
     assert [row["outcome"] for row in imported.rows("tasks")] == [Outcome.SUCCESS] * 3
@@ -239,7 +239,7 @@ def test_a_team_asked_again_remembers(tmp_path):
         ANN, "Write", "m1", "the second text"
     ).end_round(0)
     imported = load(log.save(tmp_path / "log.txt"))
-    assert [row["name"] for row in imported.rows("tasks")] == ["First task of all", "Second task"]
+    assert [row["name"] for row in imported.rows("tasks")] == ["MetaGPT run 1", "MetaGPT run 2"]
     versions = imported.rows("state_versions")
     memory = [
         [v for v in versions if v["state"] == i]

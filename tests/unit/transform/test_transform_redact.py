@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from semtrace.build import TraceBuilder
 from semtrace.check import check_bundle
 from semtrace.errors import UsageError
-from semtrace.records.enums import Availability, ContentLevel
+from semtrace.records.enums import Availability, ContentLevel, OperationKind
 from semtrace.records.media import content_level
 from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.digests import execution_digest, show, trace_digest, work_digest
@@ -38,7 +39,9 @@ def test_nothing_above_the_level_is_there(level, seed, tmp_path):
             Availability.EMBEDDED if let_out else Availability.WITHHELD
         )
     for name, columns in whole.trace.tables.items():
-        if name not in {"trace", "artifacts"}:
+        if name == "tasks":
+            assert made.trace[name].data.drop(["name"]).equals(columns.data.drop(["name"]))
+        elif name not in {"trace", "artifacts"}:
             assert made.trace[name].data.equals(columns.data), name
     for column in ("size", "media_type"):
         assert after.array(column).equals(before.array(column))
@@ -101,6 +104,21 @@ def test_old_ids_stay_when_annotations_go():
     piece = filter_tasks(parts_of(crew().build()), ["task=1"])
     made = redact(piece, ContentLevel.SHAPE, annotations=False)
     assert {key.partition("/")[0] for key in made.trace["annotations"].strings("key")} == {"semtrace.id"}
+
+
+def test_names_of_tasks_say_only_which_are_equal():
+    """ST-LIN-060."""
+    builder = TraceBuilder()
+    for name in ("What ails Ms Roe?", "", "What ails Ms Roe?", "task-0"):
+        builder.operation(builder.task(name), OperationKind.LLM, "doctor", prompt_tokens=3, output_tokens=2)
+    whole = parts_of(builder.build())
+    made = redact(whole, ContentLevel.SHAPE)
+    assert findings(made) == []
+    assert made.trace.tasks.strings("name") == ["task-0", "task-1", "task-0", "task-2"]
+    assert "4 tasks have neutral names" in made.info.lineage[-1]["notes"]
+    kept = redact(whole, ContentLevel.SHAPE, task_names=True)
+    assert kept.trace.tasks.data.equals(whole.trace.tasks.data)
+    assert made.trace.operations.data.equals(kept.trace.operations.data)
 
 
 @pytest.mark.parametrize("level", [ContentLevel.TEXT, ContentLevel.TOKEN_IDS])
