@@ -98,7 +98,7 @@ def _counts(bundle: "Bundle") -> dict[str, Any]:
     import numpy as np
 
     from semtrace.records.columns import NULL
-    from semtrace.records.enums import EdgeKind, Evidence, OperationKind, OperationStatus
+    from semtrace.records.enums import Availability, EdgeKind, Evidence, OperationKind, OperationStatus
 
     trace = bundle.trace
     operations, edges = trace.operations, trace.edges
@@ -119,6 +119,7 @@ def _counts(bundle: "Bundle") -> dict[str, Any]:
     counts["artifacts"] = {
         "total": trace["artifacts"].rows,
         "bytes": int(trace["artifacts"].ints("size").sum()) if trace["artifacts"].rows else 0,
+        "content": by(trace["artifacts"].ints("availability"), Availability),
     }
     model = np.isin(operations.ints("kind"), (OperationKind.LLM, OperationKind.EMBED))
     counts["tokens"] = {
@@ -133,6 +134,20 @@ def _counts(bundle: "Bundle") -> dict[str, Any]:
 
 def _flat(value: dict[str, Any]) -> str:
     return ", ".join(f"{amount:,} {name}" for name, amount in value.items() if name != "total")
+
+
+def _artifacts(value: dict[str, Any]) -> str:
+    """How many there are, how large, and of how many the content is not in the bundle."""
+    content = value["content"]
+    elsewhere = [
+        f"{content[kind]:,} {told}"
+        for kind, told in (
+            ("external", "with their content in a store (semtrace artifacts embed)"),
+            ("withheld", "withheld"),
+        )
+        if kind in content
+    ]
+    return ", ".join([f"{value['total']:,}", f"{value['bytes']:,} bytes", *elsewhere])
 
 
 def _info_text(value: dict[str, Any], headers: "Mapping[str, ExecutionHeader]") -> "list[RenderableType]":
@@ -158,7 +173,7 @@ def _info_text(value: dict[str, Any], headers: "Mapping[str, ExecutionHeader]") 
             table.add_row(name, f"{value[name]['total']:,}" + (f": {kinds}" if kinds else ""))
         if value["edges_evidence"]:
             table.add_row("edges known", _flat(value["edges_evidence"]))
-        table.add_row("artifacts", f"{value['artifacts']['total']:,}, {value['artifacts']['bytes']:,} bytes")
+        table.add_row("artifacts", _artifacts(value["artifacts"]))
         for name, tokens in value["tokens"].items():
             unknown = (
                 f", unknown for {tokens['operations_unknown']} operations"

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,7 +147,8 @@ def _text(value: dict[str, Any]) -> "list[RenderableType]":
     for heading in ("what", "found", "how it is known"):
         table.add_column(heading, overflow="fold")
     colour = {"yes": "green", "no": "red"}
-    for probe in value["probes"]:
+    asked = [probe for probe in value["probes"] if probe["asked"]]
+    for probe in asked:
         shade = colour.get(probe["found"], "yellow")
         table.add_row(
             escape(probe["name"].replace("_", " ")),
@@ -155,9 +156,16 @@ def _text(value: dict[str, Any]) -> "list[RenderableType]":
             escape(probe["evidence"]),
         )
     lines: list[RenderableType] = [escape(", ".join([*facts, *([software] if software else [])])), table]
+    left: dict[str, list[str]] = {}
+    for probe in value["probes"]:
+        if not probe["asked"]:
+            left.setdefault(probe["evidence"], []).append(probe["name"].replace("_", " "))
+    lines += [escape(f"{why}: {', '.join(names)}") for why, names in left.items()]
     for mode, how in value["modes"].items():
         lines.append(escape(f"can replay {mode.replace('_', '-')}: {how}"))
     lines += [escape(f"but no traces with {each}") for each in value["without"]]
+    for mode, why in value["refused"].items():
+        lines.append(f"[red]cannot replay {mode.replace('_', '-')}[/red]: {escape(why)}")
     if not value["modes"]:
         lines.append("[red]no trace can be replayed on it[/red]")
     return lines
@@ -265,7 +273,7 @@ def world_lines(value: dict[str, Any], scenario: "Mapping[str, Any]") -> "list[R
     if late is not None:
         held = "; waiting for room among the concurrent ones is in it, and not in the audit's lateness"
         lines.append(
-            f"{late['submitted']:,} requests, {100 * late['within_1ms'] / late['submitted']:.2f} % within 1 ms of "
+            f"{late['submitted']:,} model operations were sent (tools do not count here), {100 * late['within_1ms'] / late['submitted']:.2f} % within 1 ms of "
             f"their release (P50 {milliseconds(late['p50_ns'])} ms, P99.9 {milliseconds(late['p99_9_ns'])} ms, "
             f"at most {milliseconds(late['most_ns'])} ms{held if scenario.get('concurrency') else ''})"
         )
@@ -273,16 +281,12 @@ def world_lines(value: dict[str, Any], scenario: "Mapping[str, Any]") -> "list[R
     lines.append(f"outcomes: {outcomes or 'none'}")
     requests = value["environment"].get("requests", {})
     failures: dict[str, int] = requests.get("failures", {})
+    resumed: list[dict[str, Any]] = value["environment"].get("resumed", [])
     if failures:
-        lines.append("failed attempts:")
+        lines.append("failed attempts since it went on:" if resumed else "failed attempts:")
         lines += [f"  {count:,} × {escape(said)}" for said, count in failures.items()]
-    counted: dict[str, int] = requests.get("prompt_counts", {})
-    if counted.get("other"):
-        mend = "; --set inputs=synthetic keeps the numbers" if requests.get("inputs") == "text" else ""
-        lines.append(
-            f"prompts: {counted['other']:,} of {sum(counted.values()):,} have another number of tokens on this server "
-            f"than recorded{mend}"
-        )
+    lines += [escape(line) for line in _counted(value["environment"])]
+    lines += [escape(line) for line in _resumed(resumed)]
     if value["unfinished"]:
         on = (
             "a closed loop cannot be resumed"
@@ -291,3 +295,45 @@ def world_lines(value: dict[str, Any], scenario: "Mapping[str, Any]") -> "list[R
         )
         lines.append(f"[red]stopped: {value['unfinished']:,} operations had not ended[/red]; {on}")
     return lines
+
+
+def _counted(environment: "Mapping[str, Any]") -> "Iterator[str]":
+    """Where the server counted otherwise than was recorded, prompts and answers."""
+    requests = environment.get("requests", {})
+    takes_ids = environment.get("server", {}).get("probes", {}).get("token_prompts") == "yes"
+    prompts: dict[str, int] = requests.get("prompt_counts", {})
+    if prompts.get("other"):
+        mend = ""
+        if requests.get("inputs") == "text":
+            mend = (
+                "; --set inputs=synthetic keeps the numbers" if takes_ids else ": it counts texts its own way"
+            )
+        yield (
+            f"prompts: {prompts['other']:,} of {sum(prompts.values()):,} have another number of tokens on this server "
+            f"than recorded{mend}"
+        )
+    answers: dict[str, int] = requests.get("answer_counts", {})
+    of = f"of {sum(answers.values()):,}"
+    if answers.get("other"):
+        yield (
+            f"answers: {answers['other']:,} {of} have another number of output tokens than recorded: the server did not "
+            "hold their lengths, and the audit names them"
+        )
+    if answers.get("unknown"):
+        yield f"answers: the server does not say of {answers['unknown']:,} {of} how many output tokens they have"
+
+
+def _resumed(resumed: "Sequence[Mapping[str, Any]]") -> "Iterator[str]":
+    """What stops have done to the times of a run that went on after them."""
+    for each in resumed:
+        at = f" at {each['stopped_url']}" if "stopped_url" in each else ""
+        moved = each["later_ns"]
+        yield (
+            f"went on after a stop{at}, with {each['kept_instances']:,} instances kept: the others arrived "
+            f"{milliseconds(abs(moved))} ms {'later' if moved >= 0 else 'earlier'} than the run that was stopped had them"
+        )
+    if resumed:
+        yield (
+            "times go on over the stop: it counts in the last end, in goodput and in the mean width, and in no latency "
+            "or lateness"
+        )

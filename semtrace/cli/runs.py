@@ -76,7 +76,9 @@ def replay(
     resume: Annotated[
         Path | None,
         typer.Option(
-            "--resume", metavar="EXEC", help="Go on with a replay on a server that was stopped: its bundle."
+            "--resume",
+            metavar="EXEC",
+            help="Go on with a replay on a server that was stopped: its bundle. With --url, the server is there now.",
         ),
     ] = None,
     engine: Annotated[
@@ -146,8 +148,8 @@ def replay(
             "--copies": copies,
             "--backend": backend,
         }
-        options |= {"--engine": engine, "--set": settings, "--url": url, "--model": model, "--mode": mode}
-        left = _left(bundle.trace, made, resume, options)
+        options |= {"--engine": engine, "--set": settings, "--model": model, "--mode": mode}
+        left = _left(bundle.trace, made, resume, options, url)
         chosen, made = left.scenario, left.plan
     if made is None:
         made = dag(show(work_digest(bundle.trace)))
@@ -230,8 +232,10 @@ def _kept(output: Path, name: str, execution: "Execution") -> str | None:
     return f"the run could not be kept elsewhere either (tried: {where})"
 
 
-def _left(trace: "Trace", plan: "Plan | None", stopped: Path, options: dict[str, object]) -> "Resume":
-    """What is left of a stopped run, which has its scenario and its plan already."""
+def _left(
+    trace: "Trace", plan: "Plan | None", stopped: Path, options: dict[str, object], url: str | None
+) -> "Resume":
+    """What is left of a stopped run, which has its scenario and its plan already; its server may be elsewhere now."""
     from semtrace.replay.resume import Resume
 
     given = [option for option, value in options.items() if value]
@@ -241,7 +245,7 @@ def _left(trace: "Trace", plan: "Plan | None", stopped: Path, options: dict[str,
             code="replay.resume",
             hint="leave it out, or start a new replay",
         )
-    return Resume.of(trace, open_execution(str(stopped)), plan)
+    return Resume.of(trace, open_execution(str(stopped)), plan, url=url)
 
 
 def _unfinished(execution: "Execution") -> int:
@@ -344,7 +348,7 @@ def _scenario(
         values["copies"] = copies
     chosen = dict(values.get("backend", {}))
     if mode is not None:
-        values["mode"] = mode.replace("-", "_")
+        values["mode"] = _mode(mode)
     if backend is None and engine is not None:
         backend = "engine"
     if backend is None and at["url"] is not None:
@@ -367,6 +371,19 @@ def _scenario(
     if chosen:
         values["backend"] = chosen
     return Scenario.parse(values, path=str(path) if path is not None else "options")
+
+
+def _mode(asked: str) -> str:
+    """The mode of an option `--mode`, as scenarios write it."""
+    modes = ("length-locked", "token-locked")
+    if asked.replace("_", "-") not in modes:
+        raise UsageError(
+            f"--mode {asked[:40]}: no such mode",
+            code="replay.mode",
+            requirement="ST-SCN-010",
+            hint=f"one of {', '.join(modes)}",
+        )
+    return asked.replace("-", "_")
 
 
 def _engine(

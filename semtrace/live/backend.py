@@ -148,7 +148,6 @@ class HttpBackend:
             self._asker,
             self._bodies,
             self._events,
-            self._setup.trace.operations.ints("prompt_tokens").tolist(),
             timeout_ns=self._timeout_ns,
             retry=self._retry,
         )
@@ -263,7 +262,6 @@ class HttpBackend:
                 "warm_up": self._warmed_up,
                 "made_ahead": self._bodies.made_ahead,
                 "made_late": self._bodies.made_late,
-                "prompt_counts": dict(flights.prompt_counts),
                 "failed_attempts": {
                     failure.name.lower(): count for failure, count in flights.failures.items()
                 },

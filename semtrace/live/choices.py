@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from semtrace.check.finding import found
 from semtrace.errors import ReplayError, UnsupportedError
 from semtrace.live.asking import Form, Lock
-from semtrace.live.doctor import PROMPT, clean, examine
+from semtrace.live.doctor import PROMPT, examine
+from semtrace.live.examination import named
 from semtrace.live.prompts import Inputs
 from semtrace.live.settings import Vocabulary
 from semtrace.records.enums import OperationKind, Role
@@ -26,14 +27,11 @@ if TYPE_CHECKING:
     from semtrace.replay.scenario import Scenario
 
 
-MOST_LISTED: Final = 10
-"""Most names of a server's models that a message has."""
-
-
-def _listed(names: list[str]) -> str:
-    """Names that a server told, for a message."""
-    shown = ", ".join(clean(name) for name in names[:MOST_LISTED])
-    return shown if len(names) <= MOST_LISTED else f"{shown} and {len(names) - MOST_LISTED:,} more"
+def _instead(inputs: list[str]) -> str:
+    """What to do where a server does not take what would be sent, and takes these inputs."""
+    if not inputs:
+        return "take another server; semtrace doctor shows what this one does"
+    return f"it takes other inputs: {' or '.join(f'--set inputs={each}' for each in inputs)}"
 
 
 class Choices:
@@ -98,7 +96,7 @@ class Choices:
                 "or name another one: api_key_env",
             )
         if found.model is None:
-            listed = _listed(found.models or []) or "none"
+            listed = named(found.models or []) or "none"
             why = f" ({models.evidence})" if models is not None and models.found != "yes" else ""
             at = ", or is the URL not that of the server alone, before /v1?" if why else ""
             raise ReplayError(
@@ -109,7 +107,7 @@ class Choices:
             )
         if self._settings.model is not None and found.models and found.model not in found.models:
             raise ReplayError(
-                f"the server does not list model {found.model}: it has {_listed(found.models)}",
+                f"the server does not list model {found.model}: it has {named(found.models)}",
                 code="live.model",
                 path="backend.settings.model",
                 hint="name one of them",
@@ -251,8 +249,8 @@ class Choices:
                 f"operation {{row}} offers tools, which the server refuses ({examination.probes['tools'].evidence})",
                 table="operations",
                 column="kind",
-                hint="start the server so that it takes them (vLLM: --enable-auto-tool-choice and --tool-call-parser), "
-                "or send no text: --set inputs=synthetic",
+                hint="start the server so that it takes them (vLLM: --enable-auto-tool-choice and --tool-call-parser)"
+                + (", or send no text: --set inputs=synthetic" if examination.can("token_prompts") else ""),
             )
         for name, rows in ((needs, generates), ("embeddings", sent & ~generates)):
             if rows.any() and examination.cannot(name):
@@ -262,5 +260,5 @@ class Choices:
                     f"operation {{row}} needs what the server does not do ({name}: {examination.probes[name].evidence})",
                     table="operations",
                     column="kind",
-                    hint="choose other inputs, or another server; semtrace doctor shows what this one does",
+                    hint=_instead(examination.inputs() if name == needs else []),
                 )

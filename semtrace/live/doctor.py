@@ -6,7 +6,7 @@ read over in silence are asked for twice, once with a value that no server that 
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from semtrace.errors import ReplayError
@@ -14,7 +14,7 @@ from semtrace.live.answers import has_embedding
 from semtrace.live.asking import ANNOTATION, CHAT, COMPLETIONS, EMBEDDINGS, GENERATE, LOCK_ARGUMENT
 from semtrace.live.client import Client
 from semtrace.live.connections import Pool
-from semtrace.live.examination import Examination, Probe
+from semtrace.live.examination import Examination, Probe, clean, named
 from semtrace.live.settings import Target
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ MOST_ID: Final = (1 << 31) - 1
 """The highest token id that is tried."""
 LENGTH: Final = 24
 """Tokens of output asked for where it is looked at whether as many come."""
-EVIDENCE_CHARACTERS: Final = 200
-"""Longest message of a server that is quoted."""
 
 PROMPT: Final = (11, 7, 12, 9, 8, 10, 13, 6)
 """Token ids that are sent where any would do: low ones, which every vocabulary has."""
@@ -70,9 +68,7 @@ def examine(
             wanted = list(PROBES) if only is None else list(only)
             for name in wanted:
                 if name != "reachable":
-                    doctor.examination.probes[name] = Probe(
-                        name, "unknown", "the server cannot be connected to"
-                    )
+                    doctor.examination.probes[name] = Probe.left_out(name, "it cannot be connected to")
             return doctor.examination
         doctor.run(PROBES if only is None else only)
         return doctor.examination
@@ -98,9 +94,11 @@ class Doctor:
             if name not in wanted:
                 continue
             if self._silent >= MOST_SILENT:
-                made = Probe(
-                    name, "unknown", f"not asked: {MOST_SILENT} requests in a row got no whole answer"
-                )
+                made = Probe.left_out(name, f"{MOST_SILENT} requests in a row got no whole answer")
+            elif name not in ("reachable", "models") and (why := self.examination.no_model()) is not None:
+                made = Probe.left_out(name, why)
+            elif name in _GENERATING and not self._generates():
+                made = Probe.left_out(name, "nothing can be generated")
             else:
                 made = probe(self)
             self.examination.probes[name] = made
@@ -121,6 +119,10 @@ class Doctor:
             path, name, prompt = CHAT, "messages", MESSAGES
         value = {"model": self.examination.model, name: prompt, "max_tokens": 4, "temperature": 0, **members}
         return self._ask(path, value)
+
+    def _generates(self) -> bool:
+        """Whether anything can be generated, as far as is known."""
+        return not (self.examination.cannot("token_prompts") and self.examination.cannot("chat"))
 
     def _not_refused(self, **members: Any) -> dict[str, Any]:
         """Those of some members that can be sent."""
@@ -148,8 +150,6 @@ class Doctor:
 
     def _known(self, name: str, valid: object, invalid: object) -> Probe:
         """Whether a server knows a member: it takes a value that is right, and refuses one that is wrong."""
-        if not (self.examination.can("token_prompts") or self.examination.can("chat")):
-            return Probe(name, "unknown", "not asked: nothing can be generated")
         right = self._generate(**{name: valid})
         if right.answer().failure is not None:
             found: Found = "no" if 400 <= right.status < 500 and right.status != 429 else "unknown"
@@ -191,8 +191,11 @@ class Doctor:
             longest = card.get("max_model_len")
             if card.get("id") == examination.model and type(longest) is int and longest > 0:
                 examination.max_model_len = longest
-        listed = f"it lists {len(examination.models)}"
-        return Probe("models", "yes", f"GET /v1/models: {listed}", reply.status)
+        count = len(examination.models)
+        listed = f"it lists {count}" + (f": {named(examination.models)}" if count else "")
+        if count and examination.model is not None and examination.model not in examination.models:
+            return Probe("models", "no", f"{listed}; not {clean(examination.model)}", reply.status)
+        return Probe("models", "yes", listed, reply.status)
 
     def token_prompts(self) -> Probe:
         """Whether it takes token ids as a prompt, as that many tokens."""
@@ -226,7 +229,7 @@ class Doctor:
 
     def _with_tools(self, name: str, **members: str) -> Probe:
         if not self.examination.can("chat"):
-            return Probe(name, "unknown", "not asked: it takes no chat messages")
+            return Probe.left_out(name, "it takes no chat messages")
         value = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 1, "temperature": 0, **members}
         reply = self._ask(CHAT, {"model": self.examination.model, **value})
         failure = reply.answer().failure
@@ -275,6 +278,8 @@ class Doctor:
         asked = f"{LENGTH} tokens of output"
         if answer.failure is not None or count is None:
             return self._probe("length", "unknown", asked, reply)
+        if count > LENGTH:
+            self.examination.too_long = (count, LENGTH)
         return Probe("length", "yes" if count == LENGTH else "no", f"{asked}: {count} came", reply.status)
 
     def cache_salt(self) -> Probe:
@@ -311,7 +316,7 @@ class Doctor:
     def annotation(self) -> Probe:
         """Whether it knows Dynamo's extension, through which its mocker is told whose output to give."""
         probe = self._known("nvext", {"annotations": [f"{ANNOTATION}:semtrace-doctor"]}, 5)
-        return Probe("annotation", probe.found, probe.evidence, probe.status)
+        return replace(probe, name="annotation")
 
     def request_id(self) -> Probe:
         """Whether it takes over the id of a request."""
@@ -349,7 +354,7 @@ class Doctor:
     def vocabulary(self) -> Probe:
         """How many token ids the model has: the lowest that is refused, by halving."""
         if not self.examination.can("token_prompts"):
-            return Probe("vocabulary", "unknown", "not asked: it takes no token ids")
+            return Probe.left_out("vocabulary", "it takes no token ids")
         low, high = max(self._prompt), MOST_ID  # taken, refused
         reply = self._one_id(high)
         if reply.status not in (400, 422):
@@ -396,6 +401,13 @@ PROBES: Final[dict[str, tuple[str, Callable[[Doctor], Probe]]]] = {
 """The probes, by name: what each finds out, and how. Their order is that of asking."""
 
 
+_GENERATING: Final = frozenset({
+    "stream", "stream_usage", "token_ids_back", "ignore_eos", "min_tokens", "length", "cache_salt", "logits_processor",
+    "annotation", "request_id",
+})  # fmt: skip
+"""Probes that are generations."""
+
+
 def _message(reply: Reply) -> str:
     """A server's error message, empty if it has none."""
     value = reply.value()
@@ -408,10 +420,3 @@ def _message(reply: Reply) -> str:
         if isinstance(error, str):
             return error
     return ""
-
-
-def clean(text: str) -> str:
-    """A text in one line of printable characters, cut to `EVIDENCE_CHARACTERS`."""
-    text = re.sub(r"\s+", " ", text).strip()
-    text = "".join(each for each in text if each.isprintable())
-    return text if len(text) <= EVIDENCE_CHARACTERS else text[: EVIDENCE_CHARACTERS - 1] + "…"

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 Found = Literal["yes", "no", "unknown"]
+
+EVIDENCE_CHARACTERS: Final = 200
+"""Longest message of a server that is quoted."""
+MOST_NAMED: Final = 10
+"""Most names of a server's models that a message has."""
+
+
+def clean(text: str) -> str:
+    """A text in one line of printable characters, cut to `EVIDENCE_CHARACTERS`."""
+    text = re.sub(r"\s+", " ", text).strip()
+    text = "".join(each for each in text if each.isprintable())
+    return text if len(text) <= EVIDENCE_CHARACTERS else text[: EVIDENCE_CHARACTERS - 1] + "…"
+
+
+def named(names: list[str]) -> str:
+    """Names of models that a server told, for a message."""
+    shown = ", ".join(clean(name) for name in names[:MOST_NAMED])
+    return shown if len(names) <= MOST_NAMED else f"{shown} and {len(names) - MOST_NAMED:,} more"
 
 
 @dataclass(frozen=True)
@@ -17,16 +36,29 @@ class Probe:
         found: `yes`, `no`, or `unknown` where the answers do not tell.
         evidence: what was asked, and what came.
         status: HTTP status of the answer that decided it, None without one.
+        asked: whether anything was asked for it; if not, `evidence` says why.
     """
 
     name: str
     found: Found
     evidence: str
     status: int | None = None
+    asked: bool = True
+
+    @classmethod
+    def left_out(cls, name: str, why: str) -> Probe:
+        """One for which nothing was asked."""
+        return cls(name, "unknown", f"not asked: {why}", asked=False)
 
     def as_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
-        return {"name": self.name, "found": self.found, "evidence": self.evidence, "status": self.status}
+        return {
+            "name": self.name,
+            "found": self.found,
+            "evidence": self.evidence,
+            "status": self.status,
+            "asked": self.asked,
+        }
 
 
 @dataclass
@@ -41,6 +73,7 @@ class Examination:
         vocabulary_size: how many token ids the model has; None if it is not known.
         server: the `Server` header.
         version: the version that it tells.
+        too_long: how many output tokens came, and how many had been asked for, where more came; None elsewhere.
         probes: what was found, by name.
     """
 
@@ -51,6 +84,7 @@ class Examination:
     vocabulary_size: int | None = None
     server: str | None = None
     version: str | None = None
+    too_long: tuple[int, int] | None = None
     probes: dict[str, Probe] = field(default_factory=dict)
 
     def can(self, name: str) -> bool:
@@ -78,11 +112,29 @@ class Examination:
         ids = ["token_ids", "synthetic"] if self.can("token_prompts") else []
         return ids + (["text"] if self.can("chat") else [])
 
+    def no_model(self) -> str | None:
+        """Why no model can be asked, None if one can."""
+        names = named(self.models or [])
+        if self.models and self.model is not None and self.model not in self.models:
+            return f"the server has no model {clean(self.model)}: it has {names}"
+        if self.model is None and self.models is not None and len(self.models) > 1:
+            return f"which of its models to ask is not known: it has {names} (name one: --model)"
+        return None
+
+    def refused(self) -> dict[str, str]:
+        """The modes that it is known to break, each with how."""
+        if not self.inputs() or self.no_model() is not None or self.too_long is None:
+            return {}
+        came, asked = self.too_long
+        return {"length_locked": f"outputs are longer than they are told to be, {came} tokens for {asked}"}
+
     def modes(self) -> dict[str, str]:
         """The modes that it can be replayed in, each with what holds of it."""
         made: dict[str, str] = {}
-        if self.inputs():
-            if self.cannot("length"):
+        if self.inputs() and self.no_model() is None:
+            if self.too_long is not None:
+                pass
+            elif self.cannot("length"):
                 made["length_locked"] = "but outputs end early: only their most can be told"
             elif self.can("min_tokens") and self.can("ignore_eos"):
                 made["length_locked"] = "lengths can be told"
@@ -111,4 +163,5 @@ class Examination:
             "locks": self.locks(),
             "modes": self.modes(),
             "without": self.without(),
+            "refused": self.refused(),
         }

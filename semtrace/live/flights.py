@@ -122,7 +122,6 @@ class Flights:
     Attributes:
         failures: failed attempts by failure.
         details: the same with a few words on each, of at most `MOST_DETAILS` kinds and others.
-        prompt_counts: answers by how their count of prompt tokens compares with the recorded one.
         attempts: by event, how often it was submitted.
         output: by event, the ordinal of its output ids among `contents`, `NULL` for none.
         contents: distinct output ids as they are stored, by digest, in order of their ordinals.
@@ -135,13 +134,11 @@ class Flights:
         asker: Asker,
         bodies: Bodies,
         events: int,
-        prompt_tokens: Sequence[int],
         *,
         timeout_ns: int,
         retry: Retry,
     ) -> None:
         self._pool, self._clock, self._asker, self._bodies = pool, clock, asker, bodies
-        self._prompt = prompt_tokens
         self._timeout_ns = timeout_ns
         self._retry = retry
         self._again_after = {Failure[name.upper()] for name in retry.on}
@@ -152,7 +149,6 @@ class Flights:
         self._sooner = False  # something is due before what `next_ns` said
         self.failures: Counter[Failure] = Counter()
         self.details: Counter[tuple[Failure, str]] = Counter()
-        self.prompt_counts: Counter[str] = Counter()
         self.attempts = array("H", bytes(2 * events))
         self.output = array("q", [NULL]) * events
         self.contents: dict[bytes, bytes] = {}
@@ -325,8 +321,6 @@ class Flights:
         columns["cached_tokens"] = flight.cached_tokens
         columns["output_tokens"] = output
         columns["finish_reason"] = flight.finish_reason
-        told, recorded = flight.prompt_tokens, self._prompt[flight.operation]
-        self.prompt_counts["unknown" if told is None else "equal" if told == recorded else "other"] += 1
         return columns
 
     def _keep(self, flight: Flight) -> None:

@@ -84,6 +84,7 @@ class Inputs:
         self._sent = runs_on_backend(trace)
         self._prompt: list[int] = trace.operations.ints("prompt_tokens").tolist()
         self._output: list[int] = trace.operations.ints("output_tokens").tolist()
+        self._takes_ids = takes_ids
         self.kind: Kind = self._choose(takes_ids) if kind == "auto" else kind
 
     def _choose(self, takes_ids: bool) -> Kind:
@@ -182,7 +183,7 @@ class Inputs:
                 "not all token ids of the prompt of operation {row} are known",
                 table="segments",
                 column="token_ids",
-                hint="send texts (inputs: text) or ids made up for the purpose (inputs: synthetic)",
+                hint="send texts (--set inputs=text) or ids made up for the purpose (--set inputs=synthetic)",
             )
         if self.kind != "synthetic":
             yield from found(
@@ -191,17 +192,11 @@ class Inputs:
                 f"operation {{row}} has token ids that the server, which knows {self._known_ids}, does not know",
                 table="segments",
                 column="token_ids",
-                hint="replay on the recorded model, or length_locked with inputs: synthetic",
+                hint="replay on the recorded model"
+                + (", or with --mode length-locked --set inputs=synthetic" if self._takes_ids else ""),
             )
         if self.kind == "text":
-            yield from found(
-                "ST-INP-005",
-                self._sent & ~self._has_text,
-                "the trace does not hold all of the text of the input of operation {row}",
-                table="segments",
-                column="artifact",
-                hint="send ids made up for the purpose (inputs: synthetic)",
-            )
+            yield from self._without_text()
         needs_ids = self.kind == "synthetic"
         if self._mode == "token_locked" and self._synthetic_outputs:
             needs_ids = needs_ids or bool(self._unlocked.any())
@@ -231,6 +226,31 @@ class Inputs:
                 column="output_token_ids",
                 hint="replay length_locked, or lock such outputs to ids made up for the purpose (synthetic_outputs)",
             )
+
+    def _without_text(self) -> Iterator[Finding]:
+        """Operations whose text cannot be sent, and what to do about it on this server."""
+        availability = self._trace["artifacts"].ints("availability")
+        if (availability == Availability.EXTERNAL).any():
+            why = "the text of the input of operation {row} is not all in the trace: content of it is in a store"
+            hint = "put it into the trace: semtrace artifacts embed"
+        else:
+            why = "the trace does not hold all of the text of the input of operation {row}"
+            hint = (
+                ""
+                if self._takes_ids
+                else "this server takes texts only: replay a trace that has them, or elsewhere"
+            )
+        if self._takes_ids:
+            made_up = "send ids made up for the purpose: --set inputs=synthetic"
+            hint = f"{hint}, or {made_up}" if hint else made_up
+        yield from found(
+            "ST-INP-005",
+            self._sent & ~self._has_text,
+            why,
+            table="segments",
+            column="artifact",
+            hint=hint,
+        )
 
     def remarks(self) -> list[Finding]:
         """What is sent otherwise than it might be expected. These are no errors."""

@@ -83,7 +83,8 @@ class HttpSettings(Document):
     """
 
     HINT: ClassVar[str | None] = (
-        "for example: backend: {name: http, settings: {url: 'http://127.0.0.1:8000'}}"
+        "for example --url http://127.0.0.1:8000; in a scenario: "
+        "backend: {name: http, settings: {url: 'http://127.0.0.1:8000'}}"
     )
 
     url: Annotated[str, AfterValidator(_url)]

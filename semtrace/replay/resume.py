@@ -38,6 +38,7 @@ class Resume:
         plan: its plan.
         sent: the instances in the order in which they are sent.
         first_ns: when the first of the instances that are left was to arrive, on the clock of the stopped run; in ns.
+        stopped_url: where the stopped run's server was, if the rest is run at another URL; else None.
     """
 
     stopped: Execution
@@ -46,15 +47,19 @@ class Resume:
     plan: Plan
     sent: NDArray[np.int64]
     first_ns: int
+    stopped_url: str | None = None
 
     @classmethod
-    def of(cls, trace: Trace, stopped: Execution, plan: Plan | None = None) -> Resume:
+    def of(
+        cls, trace: Trace, stopped: Execution, plan: Plan | None = None, *, url: str | None = None
+    ) -> Resume:
         """Look at what a run left.
 
         Args:
             trace: the trace that was replayed.
             stopped: the execution that the run left.
             plan: the plan that it must have followed, if it is not just to be taken from the execution.
+            url: where the server is now, if it is not where it was.
 
         Raises:
             OtherWorkError: it is of another trace.
@@ -94,7 +99,10 @@ class Resume:
                 "the run came to its end: nothing is left to do", code="resume.done", requirement="ST-LIV-014",
             )  # fmt: skip
         first = int(stopped.instances.ints("arrival_ns")[~done].min())
-        return cls(stopped, done, scenario, followed, instances(trace, scenario).sending_order, first)
+        was: str | None = None
+        if url is not None:
+            scenario, was = _moved(scenario, url)
+        return cls(stopped, done, scenario, followed, instances(trace, scenario).sending_order, first, was)
 
     def remaining(self, copies: Instances) -> Instances:
         """The instances with those that are done left out: they never arrive; the first of the others arrives at 0."""
@@ -120,11 +128,13 @@ class Resume:
         drawn = Drawn(times_ns=np.maximum(arrival[self.sent], 0).tolist())
         scenario: dict[str, Any] = {**(header.scenario or {}), "arrivals": drawn.as_json()}
         earlier = before.environment.get("resumed", [])
-        resumed = {
+        resumed: dict[str, Any] = {
             "unix_ns": str(header.origin_unix_ns),
             "kept_instances": int(self.done.sum()),
             "later_ns": shift - self.first_ns,
         }
+        if self.stopped_url is not None:
+            resumed["stopped_url"] = self.stopped_url
         joined = header.model_copy(
             update={
                 "scenario": scenario,
@@ -134,6 +144,19 @@ class Resume:
             }
         )
         return Execution.from_arrow(joined, {"instances": roots, "events": events}, content)
+
+
+def _moved(scenario: Scenario, url: str) -> tuple[Scenario, str | None]:
+    """A scenario with its server at a URL, and the URL that it was at if that is another one."""
+    settings = scenario.backend.settings
+    if scenario.backend.name != "http":
+        raise ReplayError(
+            f"the stopped run was on backend {scenario.backend.name}, which has no URL", code="resume.url",
+            requirement="ST-LIV-014", hint="leave --url out",
+        )  # fmt: skip
+    was = settings.get("url")
+    backend = scenario.backend.model_copy(update={"settings": {**settings, "url": url}})
+    return scenario.model_copy(update={"backend": backend}), None if was == url else str(was)
 
 
 def _shifted(table: pa.Table, names: tuple[str, ...], by_ns: int) -> pa.Table:

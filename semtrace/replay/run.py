@@ -22,6 +22,7 @@ from semtrace.records.execution_tables import EVENTS, INSTANCES
 from semtrace.replay.arrivals import instances, settle
 from semtrace.replay.backend import LiveBackend, Setup, Simulation, Situated
 from semtrace.replay.controller import TIMES, Controller, Rules, VirtualClock, runs_on_backend
+from semtrace.replay.counts import token_counts
 from semtrace.replay.ideal import IdealBackend
 from semtrace.replay.scenario import Drawn
 from semtrace.store.digests import show, work_digest
@@ -128,8 +129,8 @@ def replay(
         The execution. Operations that could never be released, or had not ended when the run was stopped, are `unfinished`.
 
     Raises:
-        ReplayError: the plan is not legal, the trace lacks counts or durations, the scenario does not fit, or a time
-            does not fit into 63 bits.
+        ReplayError: the plan is not legal, the trace lacks counts or durations, the scenario does not fit, a time does
+            not fit into 63 bits, or the run was stopped before anything began.
         UsageError: there is no such backend, or the replay would have more than `MOST_EVENTS` events.
         UnsupportedError: the backend cannot hold the scenario's mode.
         FormatError: the backend has no such setting.
@@ -207,7 +208,19 @@ def replay(
         environment=environment | (dict(backend.environment()) if isinstance(backend, Situated) else {}),
     )
     execution = _execution(header, ran, copies)
-    return execution if resume is None else resume.joined(execution)
+    if resume is not None:
+        execution = resume.joined(execution)
+    return _counted(trace, execution) if live else execution
+
+
+def _counted(trace: Trace, execution: Execution) -> Execution:
+    """With what the header says of the counts of answers, where it says something of requests."""
+    environment = execution.header.environment
+    if "requests" not in environment:
+        return execution
+    requests = {**environment["requests"], **token_counts(trace, execution)}
+    header = execution.header.model_copy(update={"environment": {**environment, "requests": requests}})
+    return Execution(header, execution.tables, execution.content)
 
 
 WALL_TOLERANCE_NS: Final = 1_000_000
@@ -256,6 +269,13 @@ def _run_live(
     try:
         backend.open()
         controller.run()
+        if clock.stopping and all(each == NULL for each in controller.columns["submitted_ns"]):
+            raise ReplayError(
+                "the replay was stopped before its first operation began: nothing is left of it",
+                code="replay.stopped",
+                requirement="ST-LIV-013",
+                hint="start it again",
+            )
     finally:
         backend.close()
         gc.unfreeze()

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from semtrace.live.doctor import EVIDENCE_CHARACTERS, PROBES, Probe, examine
+from semtrace.live.doctor import PROBES, examine
+from semtrace.live.examination import EVIDENCE_CHARACTERS, Probe
 from semtrace.live.settings import HttpSettings, Key
 from servers.launch import start_server
 from support.raw_server import as_json, plain, raw_server

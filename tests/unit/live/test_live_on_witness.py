@@ -1,5 +1,8 @@
 """The backend http on the witness: locked tokens, a graph with tools, runs that are stopped."""
 
+import pytest
+
+from semtrace.errors import ReplayError
 from semtrace.graph.plan import Plan
 from semtrace.live.backend import HttpBackend
 from semtrace.records.enums import EventOutcome, FinishReason
@@ -7,6 +10,7 @@ from semtrace.replay.run import replay
 from semtrace.store.digests import show, work_digest
 from support.graphs import graph
 from support.live_runs import (
+    HOUR_NS,
     MS,
     good,
     locked_trace,
@@ -89,7 +93,7 @@ def test_a_run_that_is_stopped_leaves_what_had_ended(tmp_path):
     assert ((outcomes == EventOutcome.OK) | (outcomes == EventOutcome.UNFINISHED)).all()
 
 
-def test_a_stop_before_time_0_ends_the_warm_up():
+def test_a_stop_before_time_0_ends_the_warm_up_and_leaves_nothing():
     """ST-LIV-013."""
     trace = singles(3)
     clocks = []
@@ -104,9 +108,30 @@ def test_a_stop_before_time_0_ends_the_warm_up():
 
     plan = Plan.parse({"work_digest": show(work_digest(trace)), "name": "dag", "base": "dag"}, path="plan")
     with raw_server(answer) as server:
-        execution = replay(trace, plan, scenario_of(server.url), started=clocks.append)
+        with pytest.raises(ReplayError, match="stopped before its first operation began"):
+            replay(trace, plan, scenario_of(server.url), started=clocks.append)
         assert requests_of(server) == []
-    assert rows(execution, "outcome") == [(EventOutcome.UNFINISHED,)] * 3
+
+
+def test_a_stop_before_the_first_release_leaves_nothing():
+    """ST-LIV-013: time 0 has passed, and nothing was due yet."""
+    trace = singles(2)
+    plan = Plan.parse({"work_digest": show(work_digest(trace)), "name": "dag", "base": "dag"}, path="plan")
+
+    def stop_soon(clock):
+        begin = clock.begin
+
+        def begun(lead_ns=0):
+            begin(lead_ns)
+            clock.stop()
+
+        clock.begin = begun
+
+    with server_of(good) as server:
+        scenario = scenario_of(server.url, arrivals={"kind": "drawn", "times_ns": [HOUR_NS, HOUR_NS]})
+        with pytest.raises(ReplayError, match="nothing is left of it"):
+            replay(trace, plan, scenario, started=stop_soon)
+        assert requests_of(server) == []
 
 
 def test_nothing_is_sent_until_it_is_asked(tmp_path):

@@ -3,12 +3,15 @@
 import contextlib
 
 import numpy as np
+import pytest
 
+from semtrace.check.bundles import check_bundle
 from semtrace.graph.plan import dag
 from semtrace.measure.audit import audit
 from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome, Failure
 from semtrace.replay.run import replay
+from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.digests import show, work_digest
 from support.graphs import graph
 from support.live_runs import (
@@ -126,8 +129,9 @@ def test_what_could_not_be_connected_is_submitted_when_its_first_attempt_began(t
     assert violations(trace, execution) == []
 
 
-def test_what_never_gets_a_connection_is_submitted_before_it_fails():
-    """ST-LIV-002, ST-AUD-005."""
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_what_never_gets_a_connection_is_submitted_before_it_fails(attempts, tmp_path):
+    """ST-LIV-002, ST-AUD-005, ST-EXE-005."""
     trace = singles(40)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(server_of(good))
@@ -139,14 +143,16 @@ def test_what_never_gets_a_connection_is_submitted_before_it_fails():
         scenario = scenario_of(
             server.url,
             arrivals={"kind": "drawn", "times_ns": [0, *range(400 * MS, 439 * MS, MS)]},
-            retry={"attempts": 2, "wait_ns": MS},
+            retry={"attempts": attempts, "wait_ns": MS},
         )
         execution = replay(trace, dag(show(work_digest(trace))), scenario, progress=progress)
     assert set(rows(execution, "outcome", "failure", "attempts")[1:]) == {
-        (EventOutcome.ERROR, Failure.CONNECTION, 2)
+        (EventOutcome.ERROR, Failure.CONNECTION, attempts)
     }
     submitted, finished = (execution.events.ints(name)[1:] for name in ("submitted_ns", "finished_ns"))
-    assert (finished - submitted >= MS).all()
+    assert (finished - submitted >= (attempts - 1) * MS).all()
+    write_bundle(tmp_path / "run.semtrace", trace=trace, executions={"replay": execution})
+    assert check_bundle(open_bundle(tmp_path / "run.semtrace")) == []
     assert np.array_equal(execution.events.ints("first_token_ns")[1:], np.full(39, NULL))
     told = audit(trace, execution, tolerance_ns=HOUR_NS).findings
     assert {each.requirement for each in told} == {"ST-AUD-003"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -258,6 +259,11 @@ def test_a_stopped_run_is_gone_on_with(monkeypatch):  # ST-LIV-013, ST-LIV-014
     assert resumed == {"unix_ns": "15000", "kept_instances": 1, "later_ns": 4400}
     with pytest.raises(ReplayError, match="nothing is left"):
         Resume.of(made.trace, whole)
+    inside = stopped.header.model_copy(
+        update={"scenario": {**(stopped.header.scenario or {}), "backend": {"name": "vllm"}}}
+    )
+    with pytest.raises(ReplayError, match="on backend vllm, which has no URL"):
+        Resume.of(made.trace, replace(stopped, header=inside), url="http://127.0.0.1:1")
     other = Plan(**{**made.plan(None).as_json(), "name": "another"})
     with pytest.raises(ReplayError, match="another plan"):
         Resume.of(made.trace, stopped, other)
