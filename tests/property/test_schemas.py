@@ -292,7 +292,7 @@ def test_no_default_is_made_by_a_builtin():
     assert not [field for field in fields if field.default_factory in {list, dict}]
 
 
-IN_VLLM = {f"semtrace.live.vllm.{name}" for name in ("forced", "plugin", "recorder")}
+IN_VLLM = {f"semtrace.live.vllm.{name}" for name in ("forced", "front", "plugin", "recorder")}
 """Modules that are imported by vLLM's processes alone."""
 
 
