@@ -335,6 +335,17 @@ class ToleratesNothing(Live):
             return super().header() | {"tolerance_ns": 0}
 
 
+class ToleratesTheUsual(Live):
+    """Its execution has the usual tolerance, whatever the scenario says."""
+
+    cases = ("live/chain",)
+    fails = ("live.header",)
+
+    class kind(Right):  # noqa: D106, N801  # what is other than right
+        def header(self) -> Json:
+            return super().header() | {"tolerance_ns": MS}
+
+
 class ContradictsItself(Live):
     """The scenario in its header names no backend, which is another one than it ran on."""
 
