@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from semtrace.records.document import VALUE_LIMIT, has_too_many_values
 from semtrace.records.enums import Failure, FinishReason
+from semtrace.records.lines import SURELY_SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST_EVENT_BYTES: Final = 16 << 20
-"""Largest single event of a stream, in bytes."""
+"""Largest single line of a stream, and largest data of one event, in bytes."""
 MOST_ANSWER_BYTES: Final = 256 << 20
 """Largest answer, in bytes."""
 MOST_ERROR_BYTES: Final = 64 << 10
@@ -33,9 +35,11 @@ GENERATION: Final = "generation"
 EMBEDDING: Final = "embedding"
 
 _ID_LIMIT: Final = 1 << 32
-_COUNT_LIMIT: Final = 1 << 53
+_COUNT_LIMIT: Final = 1 << 40  # of a column of counts (ST-VAL-004)
 _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_REQUEST: Final = re.compile(r"semtrace-[0-9]+-[0-9]+(?:-[0-9]+)?")
 _DATA: Final = b"data:"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DONE: Final = b"[DONE]"
 _PROMPT_IDS: Final = b'"prompt_token_ids":['
 
@@ -69,9 +73,9 @@ class Answer:
     """
 
     __slots__ = (
-        "_buffer", "_data", "_done", "_streamed", "body_bytes", "cached_tokens", "detail", "failure", "finish_reason",
-        "first_token_ns", "has_ids", "ids", "keep", "kind", "output_tokens", "prompt_tokens", "raw",
-        "retry_after_ns", "status", "told_id",
+        "_after_cr", "_buffer", "_data", "_done", "_first_line", "_streamed", "body_bytes", "cached_tokens", "detail",
+        "failure", "finish_reason", "first_token_ns", "has_ids", "ids", "keep", "kind", "output_tokens", "prompt_tokens",
+        "raw", "retry_after_ns", "status", "told_id",
     )  # fmt: skip
 
     def __init__(self, kind: str = GENERATION, *, keep: bool = False) -> None:
@@ -95,55 +99,93 @@ class Answer:
         self.body_bytes = 0
         self.told_id: str | None = None
         self.raw = b""
-        self._buffer = b""
-        self._data: list[bytes] = []
+        self._buffer: bytes | bytearray = b""  # of a document, an error, or a line that has not ended
+        self._data: bytes | bytearray | None = None  # of the event that has not ended
+        self._first_line = True
+        self._after_cr = False
         self._streamed = False
         self._done = False
 
+    @property
+    def asked_id(self) -> str | None:
+        """The id of the request that this is to be the answer to, None if that is not known."""
+        return None
+
     # --- what the connection calls ---------------------------------------------------------------------
 
-    def head(self, status: int, fields: Mapping[bytes, bytes]) -> None:
-        """Status and header fields are there; names of fields are in lower case."""
+    def head(self, status: int, fields: Mapping[bytes, bytes]) -> bool:
+        """Status and header fields are there; names of fields are in lower case.
+
+        Returns:
+            Whether the server says that this answers another request of the run (ST-LIV-041): then nothing of it is read.
+        """
         self.status = status
         kind = fields.get(b"content-type", b"").lower()
         self._streamed = status == 200 and kind.startswith(b"text/event-stream")
         told = fields.get(b"x-request-id")
         if told is not None:
             self.told_id = told[:256].decode("ascii", "replace")
+            if _is_of_another(self.told_id, self.asked_id):
+                return True
         if status != 200:
             self.failure = of_status(status)
             self.detail = f"status {status}"
             self.retry_after_ns = retry_after(fields.get(b"retry-after"))
+        return False
 
     def body(self, data: bytes, at_ns: int) -> bool:
         """A part of the body, read at this instant; returns whether all that matters has been read."""
         self.body_bytes += len(data)
         if self.failure is not None:
             if len(self._buffer) < MOST_ERROR_BYTES:
-                self._buffer += data[:MOST_ERROR_BYTES]
+                self._buffer = _grown(self._buffer, data[:MOST_ERROR_BYTES])
             return self.body_bytes > MOST_ANSWER_BYTES
         if self.body_bytes > MOST_ANSWER_BYTES:
             self._wrong(f"an answer of more than {MOST_ANSWER_BYTES:,} bytes")
             return True
         if not self._streamed:
-            self._data.append(data)
+            self._buffer = _grown(self._buffer, data) if self._buffer else data
             return False
-        buffer = self._buffer
-        if buffer:
-            data = buffer + data
+        if self._after_cr or b"\r" in data:
+            data = self._with_line_feeds(data)
+        if self._buffer:
+            if b"\n" not in data:
+                self._buffer = _grown(self._buffer, data)
+                return self._is_too_long(self._buffer)
+            data = bytes(self._buffer) + data
         lines = data.split(b"\n")
         self._buffer = lines.pop()
-        if len(self._buffer) > MOST_EVENT_BYTES:
-            self._wrong(f"an event of more than {MOST_EVENT_BYTES:,} bytes")
-            return True
+        if self._first_line and lines:
+            self._first_line = False
+            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         for line in lines:
             if line.startswith(_DATA):
-                self._data.append(line[5:])
-            elif self._data and (not line or line == b"\r"):
-                self._event(b"\n".join(self._data), at_ns)
-                self._data = []
+                if self._data is None:
+                    self._data = line[5:]
+                else:
+                    self._data = _grown(self._data, b"\n" + line[5:])
+                    if self._is_too_long(self._data):
+                        return True
+            elif not line and self._data is not None:
+                event, self._data = self._data, None
+                self._event(event, at_ns)
                 if self._done or self.failure is not None:
                     return True
+        return self._is_too_long(self._buffer)
+
+    def _with_line_feeds(self, data: bytes) -> bytes:
+        """Lines as they end in the HTML standard, by CR, LF or both, ended by LF; the two may come in two parts."""
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]
+            self._after_cr = False
+        if data:
+            self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _is_too_long(self, held: bytes | bytearray) -> bool:
+        if len(held) > MOST_EVENT_BYTES:
+            self._wrong(f"an event of more than {MOST_EVENT_BYTES:,} bytes")
+            return True
         return False
 
     def end(self) -> None:
@@ -152,14 +194,14 @@ class Answer:
             self._error_body()
         elif self._streamed:
             # An event without its blank line is not there (as in the HTML standard), but for an end mark.
-            left = b"".join(self._data) + self._buffer.removeprefix(_DATA)
-            self._done |= left.strip() == _DONE
+            left = self._buffer.removeprefix(_BYTE_ORDER_MARK) if self._first_line else self._buffer
+            self._done |= ((self._data or b"") + left.removeprefix(_DATA)).strip() == _DONE
             if self.failure is None and not self._done:
                 self.failure = Failure.TRUNCATED
                 self.detail = "the stream ended without [DONE]"
         else:
-            self._document(b"".join(self._data))
-        self._data = []
+            self._document(self._buffer)
+        self._data = None
         self._buffer = b""
 
     def lost(self, failure: Failure, detail: str) -> None:
@@ -174,21 +216,31 @@ class Answer:
         self.failure = Failure.PROTOCOL
         self.detail = detail
 
-    def _event(self, data: bytes, at_ns: int) -> None:
+    def _value(self, data: bytes | bytearray, what: str) -> dict[str, Any] | None:
+        """The members of a JSON object; None, and it is noted, if it is none or would take too much memory."""
+        if len(data) > SURELY_SMALL and has_too_many_values(bytes(data)):
+            self._wrong(f"{what} has more than {VALUE_LIMIT:,} values")
+            return None
+        try:
+            value = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            self._wrong(f"{what} is no JSON")
+            return None
+        if not isinstance(value, dict):
+            self._wrong(f"{what} is no JSON object")
+            return None
+        return value
+
+    def _event(self, data: bytes | bytearray, at_ns: int) -> None:
         if data.strip() == _DONE:
             self._done = True
             return
         if len(data) > LONG_EVENT_BYTES:
             data = _without_prompt(data)
-        try:
-            value = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            self._wrong("an event of the stream is no JSON")
+        value = self._value(data, "an event of the stream")
+        if value is None:
             return
-        if not isinstance(value, dict):
-            self._wrong("an event of the stream is no JSON object")
-            return
-        if value.get("error") is not None:
+        if _tells_error(value):
             self._told_error(value["error"])
             return
         self._choices(value.get("choices", ()), at_ns)
@@ -226,7 +278,7 @@ class Answer:
 
     def _take_ids(self, ids: Any) -> None:
         try:
-            self.ids.extend(ids)
+            self.ids.fromlist(ids)
             self.has_ids = True
         except (TypeError, OverflowError):
             self._wrong("`token_ids` is no list of token ids")
@@ -246,19 +298,20 @@ class Answer:
         self.prompt_tokens = self.prompt_tokens if prompt is None else prompt
         self.output_tokens = self.output_tokens if output is None else output
         self.cached_tokens = self.cached_tokens if cached is None else cached
+        if (
+            self.cached_tokens is not None
+            and self.prompt_tokens is not None
+            and self.cached_tokens > self.prompt_tokens
+        ):
+            self._wrong("more cached tokens in `usage` than tokens of the prompt")
 
-    def _document(self, data: bytes) -> None:
+    def _document(self, data: bytes | bytearray) -> None:
         if self.keep:
-            self.raw = data[:MOST_ERROR_BYTES]
-        try:
-            value = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            self._wrong("the answer is no JSON")
+            self.raw = bytes(data[:MOST_ERROR_BYTES])
+        value = self._value(data, "the answer")
+        if value is None:
             return
-        if not isinstance(value, dict):
-            self._wrong("the answer is no JSON object")
-            return
-        if value.get("error") is not None:
+        if _tells_error(value):
             self._told_error(value["error"])
             return
         if self.kind == EMBEDDING:
@@ -283,7 +336,7 @@ class Answer:
 
     def _error_body(self) -> None:
         if self.keep:
-            self.raw = self._buffer
+            self.raw = bytes(self._buffer)
         try:
             value = orjson.loads(self._buffer)
         except orjson.JSONDecodeError:
@@ -302,7 +355,27 @@ def _has_output(choice: Mapping[str, Any]) -> bool:
     return any(value for name, value in delta.items() if name != "role")
 
 
-def _without_prompt(data: bytes) -> bytes:
+def _grown(held: bytes | bytearray, data: bytes) -> bytearray:
+    """What is held with more after it: in one piece, as a server may send many that are small."""
+    grown = held if isinstance(held, bytearray) else bytearray(held)
+    grown += data
+    return grown
+
+
+def _tells_error(value: Mapping[str, Any]) -> bool:
+    """Whether there is an error in place of an output; some servers say that there is none."""
+    error = value.get("error")
+    return error is not None and error is not False
+
+
+def _is_of_another(told: str, asked: str | None) -> bool:
+    """Whether an id that a server sent back is that of another request, or another attempt, of the run."""
+    if asked is None or told == asked or _REQUEST.fullmatch(told) is None:
+        return False  # a proxy may give requests ids of its own
+    return not told.startswith(f"{asked}-")  # a server may add something to ours
+
+
+def _without_prompt(data: bytes | bytearray) -> bytes | bytearray:
     """An event without the ids of the prompt, which servers send back with those of the output: reading them takes long.
 
     Within a JSON text the quotes would be escaped, so what is cut out is a member.

@@ -48,9 +48,10 @@ class Reply:
         self._parts: list[bytes] = []
         self._kept = 0
 
-    def head(self, status: int, fields: Mapping[bytes, bytes]) -> None:
+    def head(self, status: int, fields: Mapping[bytes, bytes]) -> bool:
         """Status and header fields are there."""
         self.status, self.fields = status, fields
+        return False
 
     def body(self, data: bytes, at_ns: int) -> bool:
         """Keep a part of the body."""

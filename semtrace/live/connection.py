@@ -25,8 +25,6 @@ READ_BYTES: Final = 256 << 10
 
 _BUFFER: Final = memoryview(bytearray(READ_BYTES))
 """What is read goes here first: reading is done in one thread, and done with before the next."""
-FRESH_NS: Final = 100_000_000
-"""A connection that was idle for less is not looked at before it is used: servers keep them for a second at least."""
 
 _LONG_HEAD: Final = f"a head of more than {MOST_HEAD_BYTES:,} bytes"
 _WAIT: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError, InterruptedError)
@@ -41,8 +39,8 @@ class Receiver(Protocol):
     connection: Connection | None
     """The connection that it is on; set by the pool."""
 
-    def head(self, status: int, fields: Mapping[bytes, bytes]) -> None:
-        """Status and header fields are there."""
+    def head(self, status: int, fields: Mapping[bytes, bytes]) -> bool:
+        """Status and header fields are there; returns whether they say that this answers another request."""
         ...
 
     def body(self, data: bytes, at_ns: int) -> bool:
@@ -161,15 +159,13 @@ class Connection:
     # --- sending ---------------------------------------------------------------------------------------
 
     def stale(self) -> bool:
-        """Whether the server has closed it, or sent what it was not asked for; looked at if it was idle for long.
-
-        Not known of TLS.
-        """
-        if _monotonic_ns() - self.since_ns < FRESH_NS or isinstance(self.socket, ssl.SSLSocket):
-            return False
+        """Whether the server has closed it, or sent what it was not asked for: that would pass for the next answer."""
         try:
-            self.socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
+            if isinstance(self.socket, ssl.SSLSocket):
+                self.socket.recv(1)  # of TLS itself there may be something to read; anything else ends it
+            else:
+                self.socket.recv(1, socket.MSG_PEEK)
+        except _WAIT:
             return False
         except OSError:
             return True
@@ -306,13 +302,15 @@ class Connection:
     def on_headers_complete(self) -> None:
         """The head is there. Answers of 100 to 199 come before the one that counts."""
         status = self._parser.get_status_code()
+        if status < 100:
+            self.lost = (Failure.PROTOCOL, f"status {status}")
         if status < 200:
             return
         self._in_head = False
         if status in (204, 304):
             self._framed = True
-        if self.receiver is not None and self.lost is None:
-            self.receiver.head(status, self._fields)
+        if self.receiver is not None and self.lost is None and self.receiver.head(status, self._fields):
+            self.lost = (Failure.PROTOCOL, "the answer names another request of the run")
 
     def on_body(self, data: bytes) -> None:
         """A part of the body."""

@@ -84,6 +84,11 @@ class Flight(Answer):
         if at_ns is not None:
             self.flights.sent(self, at_ns)
 
+    @property
+    def asked_id(self) -> str:
+        """The id that this attempt was sent with."""
+        return request_id(self.instance, self.operation, self.attempt)
+
     def once_more(self) -> None:
         """Begin another attempt."""
         self.begin()

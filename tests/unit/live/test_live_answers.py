@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -73,15 +74,20 @@ def test_a_stream_gives_counts_ids_and_the_reason():
     assert told(stream(WHOLE)) == (None, 5, 2, 3, [7, 8, 9], True, FinishReason.LENGTH)
 
 
-@given(st.lists(st.integers(0, len(WHOLE)), max_size=12), st.booleans())
-def test_it_makes_no_difference_where_a_stream_is_cut(cuts, crlf):
-    whole = WHOLE.replace(b"\n", b"\r\n") if crlf else WHOLE
+@given(
+    st.lists(st.integers(0, len(WHOLE)), max_size=12),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.sampled_from([b"", b"\xef\xbb\xbf"]),
+)
+def test_it_makes_no_difference_where_a_stream_is_cut_and_how_its_lines_end(cuts, ends, mark):
+    """As the HTML standard has it."""
+    whole = mark + WHOLE.replace(b"\n", ends)
     edges = sorted({0, *cuts, len(whole)})
     parts = [whole[a:b] for a, b in itertools.pairwise(edges)]
     answer = stream(*parts)
     assert told(answer) == told(stream(WHOLE))
     # The first token is there with the part that ends its event.
-    at = whole.index(b"\n\r\n" if crlf else b"\n\n", whole.index(b'"one"')) + (3 if crlf else 2)
+    at = whole.index(2 * ends, whole.index(b'"one"')) + len(ends) + 1
     assert answer.first_token_ns == 100 + next(i for i, b in enumerate(edges[1:]) if b >= at)
 
 
@@ -148,11 +154,17 @@ def test_a_stream_without_its_end_mark_is_truncated(cut):
         choice(token_ids=[-1]),
         choice(token_ids=[1 << 32]),
         choice(token_ids=7),
+        choice(token_ids=""),
+        choice(token_ids={}),
         data({"usage": [1]}),
         data({"usage": {"prompt_tokens": -1}}),
         data({"usage": {"prompt_tokens": 1.5}}),
         data({"usage": {"completion_tokens": True}}),
         data({"usage": {"completion_tokens": 1 << 60}}),
+        data({"usage": {"completion_tokens": 1 << 40}}),
+        data({"usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 6}}}),
+        data({"usage": {"prompt_tokens": 5}})
+        + data({"usage": {"prompt_tokens_details": {"cached_tokens": 6}}}),
     ],
 )
 def test_events_that_are_not_of_the_interface(wrong):
@@ -175,6 +187,8 @@ def test_errors_told_in_a_stream():
         assert answer.failure == failure
         assert "prompt text" not in answer.detail
     assert "InternalServerError" in stream(data({"error": {"type": "InternalServerError"}})).detail
+    for none in (None, False):
+        assert stream(data({"error": none, "usage": {"prompt_tokens": 4}}), WHOLE).failure is None
 
 
 @pytest.mark.parametrize("space", ["", " "])
@@ -281,6 +295,41 @@ def test_answers_have_bounds(monkeypatch):
     answer.end()
     assert answer.failure == Failure.SERVER_ERROR
     assert len(answer.raw) <= 100
+
+
+def test_an_event_of_many_lines_has_the_bounds_of_one(monkeypatch):
+    monkeypatch.setattr(answers, "MOST_EVENT_BYTES", 1000)
+    answer = Answer()
+    answer.head(200, STREAM)
+    more = [answer.body(b"data:\ndata:xx\n" * 100, 1) for _ in range(3)]
+    assert more == [False, False, True]
+    assert (answer.failure, answer.detail) == (Failure.PROTOCOL, "an event of more than 1,000 bytes")
+
+
+@pytest.mark.parametrize("kind", ["document", "error", "line", "event"])
+def test_small_parts_take_no_more_memory_than_they_have_bytes(kind):
+    answer = Answer()
+    answer.head(500 if kind == "error" else 200, PLAIN if kind in ("document", "error") else STREAM)
+    parts, count = (b"data:xx\n" * 4, 20_000) if kind == "event" else (b"xx", 100_000)
+    tracemalloc.start()
+    try:
+        for _ in range(count):
+            answer.body(bytes(bytearray(parts)), 1)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert answer.body_bytes == count * len(parts)
+    assert held < 2 * answer.body_bytes
+
+
+def test_documents_of_too_many_values_are_not_parsed():
+    answer = Answer()
+    answer.head(200, PLAIN)
+    answer.body(b'{"choices": [' + b"[]," * 1_000_000 + b"[]]}", 1)
+    answer.end()
+    assert (answer.failure, answer.detail) == (
+        Failure.PROTOCOL, "the answer has more than 3,000,000 values",
+    )  # fmt: skip
 
 
 def test_begin_forgets_an_attempt():

@@ -36,6 +36,11 @@ class Received(Answer):
         self.connection = None
         self.over_ns = None
         self.calls = []
+        self.asked = None
+
+    @property
+    def asked_id(self):
+        return self.asked
 
     def ended(self, at_ns):
         self.calls.append("ended")
@@ -303,14 +308,53 @@ def test_a_server_that_says_what_nobody_asked_for_loses_its_connection(pools):
         until(lambda: not pool._open, lambda: pool.turn(1_000_000))
 
 
-def test_a_stale_connection_is_found_before_it_is_used(pools, monkeypatch):
-    monkeypatch.setattr("semtrace.live.connection.FRESH_NS", 0)
+def test_a_stale_connection_is_found_before_it_is_used(pools):
     with raw_server(lambda _: [OK, "close"]) as server:
         pool = pools(server)
         ask(pool)
         connection = next(iter(pool._open.values()))
         until(connection.stale, lambda: time.sleep(0.001))
         assert (ask(pool).failure, pool.counts.resent, server.connections) == (None, 0, 2)
+
+
+def test_what_nobody_asked_for_is_not_the_next_answer(pools):
+    """However short a connection was idle: the next request would take it for its own."""
+    late = STREAM + tokens([9], finish="stop") + usage(3, 1) + DONE
+    with raw_server(lambda asked: [OK, 0.02, late] if asked.ordinal == 0 else [OK]) as server:
+        pool = pools(server)
+        ask(pool)
+        (connection,) = pool._open.values()
+        assert connection.state == State.IDLE
+        until(connection.stale, lambda: time.sleep(0.001))
+        assert ask(pool).ids.tolist() == [7]
+        assert server.connections == 2
+
+
+def test_an_answer_to_another_request_is_none(pools):
+    """ST-LIV-041; and its connection, on which the right one may follow, is closed."""
+    ours = OK.replace(b"\r\n\r\n", b"\r\nX-Request-Id: semtrace-1-2\r\n\r\n", 1)
+    with raw_server(lambda _: [ours]) as server:
+        pool = pools(server)
+        for asked, failure in (
+            (None, None),
+            ("semtrace-1-2", None),
+            ("semtrace-1-2-2", Failure.PROTOCOL),
+            ("semtrace-1-22", Failure.PROTOCOL),
+            ("semtrace-1-3", Failure.PROTOCOL),
+        ):
+            answer = Received()
+            answer.asked = asked
+            pool.send(answer, answer.request)
+            assert finish(pool, answer) == [failure]
+            assert bool(pool._open) == (failure is None)
+            assert answer.ids.tolist() == ([] if failure else [7])
+    assert "another request" in answer.detail
+
+
+def test_statuses_below_100_are_none(pools):
+    with raw_server(lambda _: [b"HTTP/1.1 000 X\r\nContent-Length: 2\r\n\r\n{}"]) as server:
+        answer = ask(pools(server))
+    assert (answer.failure, answer.detail) == (Failure.PROTOCOL, "status 0")
 
 
 def test_nothing_listens():
@@ -491,6 +535,22 @@ def test_encrypted_connections(pools, certificate, monkeypatch):
         until(lambda: pool.idle == 3, lambda: pool.turn(1_000_000))
         assert ask(pool).failure is None
         assert server.connections == 3
+
+
+def test_what_nobody_asked_for_is_seen_of_an_encrypted_connection_too(pools, certificate, monkeypatch):
+    context, cert = certificate
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    script = [[OK], [OK, 0.02, STREAM + tokens([9]) + DONE], [OK]]
+    with raw_server(lambda asked: script[asked.ordinal], tls=context) as server:
+        pool = pools(server, scheme="https")
+        ask(pool)
+        (connection,) = pool._open.values()
+        assert not connection.stale(), "what TLS itself has to say is nobody's answer"
+        ask(pool)
+        assert server.connections == 1
+        until(connection.stale, lambda: time.sleep(0.001))
+        assert ask(pool).ids.tolist() == [7]
+        assert server.connections == 2
 
 
 def test_a_certificate_that_is_not_trusted(pools, certificate):
