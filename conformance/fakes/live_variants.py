@@ -203,6 +203,14 @@ class NeverResends(Live):
             else:
                 super().disconnect(reader, writer, whole=whole)
 
+        async def run(self) -> Json:
+            try:
+                return await super().run()
+            finally:
+                if self.held is not None:
+                    self.held[1].close()
+                    await self.held[1].wait_closed()
+
 
 class FollowsAnyPlan(Live):
     """It leaves out what is not legal, and replays."""
