@@ -232,6 +232,8 @@ class HttpBackend:
 
     def close(self) -> None:
         """Close all connections; what is in flight is called off."""
+        if "_flights" in self.__dict__:
+            self._flights.close()
         if "_pool" in self.__dict__:
             self._pool.close()
 

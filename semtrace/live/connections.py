@@ -91,6 +91,8 @@ class Pool:
         self.counts = Counts()
         self.reserve = 0
         """How many connections are kept that have nothing to do."""
+        self.holding = False
+        """Whether what waits for a connection is to wait on, until `let_go` (ST-LIV-012)."""
         self._context = ssl.create_default_context() if target.tls else None
         self._addresses: list[tuple[Any, ...]] = []
         self._epoll = select.epoll()
@@ -303,8 +305,14 @@ class Pool:
         if self._waiting:
             self._serve_waiting()
 
+    def let_go(self) -> None:
+        """Connections that have become free are taken by what waits for them."""
+        self.holding = False
+        if self._waiting:
+            self._serve_waiting()
+
     def _serve_waiting(self) -> None:
-        while self._waiting and (self._idle or len(self._open) < self.most):
+        while not self.holding and self._waiting and (self._idle or len(self._open) < self.most):
             receiver, data = self._waiting.popleft()
             if self._idle:
                 self.send(receiver, data)

@@ -164,6 +164,7 @@ class Flights:
     def submit(self, requests: Sequence[Request]) -> list[int | None]:
         """Send requests, those that are ready first; when each was submitted, in ns of the run, None if it was not yet."""
         bodies, send = self._bodies, self._pool.send
+        self._let_go()
         flights = [Flight(self, request, self._asker.kind(request.operation)) for request in requests]
         late: list[Flight] = []
         # Between two sends of one instant there is nothing that can wait.
@@ -198,6 +199,7 @@ class Flights:
     def next_ns(self) -> int | None:
         """When something is to be done at the latest, in ns of the run (see `Backend.next_ns`)."""
         self._sooner = False
+        self._let_go()
         if self.reported:
             return 0
         while self._retries and self._retries[0][1] not in self._waiting_again:
@@ -221,6 +223,7 @@ class Flights:
             if flight.connection is None and flight.sent_ns is None:  # it waits for a connection (ST-LIV-044)
                 self._limit(flight, now)
                 continue
+            self._pool.holding = True
             self._pool.cancel(flight)
             flight.broken(Failure.TIMEOUT, "the time limit passed", _monotonic_ns())
         while self._retries and self._retries[0][0] <= now:
@@ -245,6 +248,17 @@ class Flights:
             if flight.submitted_ns is None:
                 self.attempts[flight.event] = 0
         self.reported = [report for report in self.reported if report.event not in gone]
+
+    def _let_go(self) -> None:
+        """The controller has seen what failed, and called off what waited for it: the others may have its connection."""
+        if self._pool.holding:
+            self._pool.let_go()
+
+    def close(self) -> None:
+        """Of requests that are not sent any more, the attempt does not count."""
+        for _, flight in self._deadlines.values():
+            if flight.sent_ns is None:
+                self.attempts[flight.event] = flight.attempt - 1
 
     @property
     def news(self) -> bool:
@@ -300,6 +314,7 @@ class Flights:
                 heapq.heappush(self._retries, (at_ns + wait, flight.event, flight))
                 self._sooner = True
                 return
+            self._pool.holding = True
         self.reported.append(
             Report(
                 flight.event,

@@ -53,7 +53,7 @@ def test_a_trigger_start_counts_from_when_the_request_goes_out():
 
 
 def test_what_waits_for_a_connection_is_skipped_and_never_sent():
-    """ST-LIV-012: it was released, but not submitted yet; the failure itself makes room for the one before it."""
+    """ST-LIV-012: they were released, but not submitted yet; the connection that the failure leaves is not for them."""
     token = [{"source": "a", "trigger": "first_token"}]
     made = graph({"operations": [call("a"), call("b", after=token), call("c", after=token), call("d", after=["c"])]})  # fmt: skip
 
@@ -65,12 +65,10 @@ def test_what_waits_for_a_connection_is_skipped_and_never_sent():
     with server_of(script) as server:
         execution = run(made.trace, server.url, settings=ONE, on_failure="skip", warm_up=0)
         sent = [each.header("x-request-id") for each in requests_of(server)]
-    assert sent == ["semtrace-0-0", "semtrace-0-1"]
-    assert rows(execution, "outcome") == [
-        (EventOutcome.ERROR,), (EventOutcome.OK,), (EventOutcome.SKIPPED,), (EventOutcome.SKIPPED,)
-    ]  # fmt: skip
-    assert rows(execution, "submitted_ns", "finished_ns")[2:] == [(NULL, NULL)] * 2
-    assert execution.events.data["request_id"].to_pylist() == [*sent, None, None]
+    assert sent == ["semtrace-0-0"]
+    assert rows(execution, "outcome") == [(EventOutcome.ERROR,), *[(EventOutcome.SKIPPED,)] * 3]
+    assert rows(execution, "submitted_ns", "finished_ns")[1:] == [(NULL, NULL)] * 3
+    assert execution.events.data["request_id"].to_pylist() == [*sent, None, None, None]
     told = audit(made.trace, execution, tolerance_ns=HOUR_NS).findings
     assert {each.requirement for each in told} == {"ST-AUD-003"}
 
@@ -89,12 +87,48 @@ def test_an_instance_that_is_given_up_lets_nothing_out_that_waited():
         execution = run(made.trace, server.url, settings=settings, on_failure="fail", warm_up=0)
         sent = sorted(each.header("x-request-id") for each in requests_of(server))
     assert rows(execution, "outcome")[:2] == [(EventOutcome.ERROR,), (EventOutcome.CANCELLED,)]
-    # A connection may have become free with the failure itself; what it took was sent, and called off.
-    outcomes = rows(execution, "outcome", "submitted_ns")[2:]
-    for (outcome, submitted), name in zip(outcomes, ("semtrace-0-2", "semtrace-0-3"), strict=True):
-        assert outcome == (EventOutcome.CANCELLED if name in sent else EventOutcome.SKIPPED)
-        assert (submitted == NULL) == (name not in sent)
-    assert "semtrace-0-3" not in sent
+    assert sent == ["semtrace-0-0", "semtrace-0-1"]
+    assert rows(execution, "outcome", "submitted_ns")[2:] == [(EventOutcome.SKIPPED, NULL)] * 2
+
+
+def test_a_timeout_lets_nothing_out_that_waits_for_it():
+    """ST-LIV-012: the connection that is closed then makes room for what does not wait for it."""
+    token = [{"source": "a", "trigger": "first_token"}]
+    made = graph({"operations": [call("a"), call("b", after=token), call("c")]})
+
+    def script(asked):
+        if asked.header("x-request-id") == "semtrace-0-0":
+            return [STREAM + tokens([1]), "hang"]
+        return good(asked)
+
+    with server_of(script) as server:
+        execution = run(
+            made.trace, server.url, settings=ONE, on_failure="skip", timeout_ns=300 * MS, warm_up=0
+        )
+        sent = [each.header("x-request-id") for each in requests_of(server)]
+    assert sent == ["semtrace-0-0", "semtrace-0-2"]
+    assert rows(execution, "outcome") == [
+        (EventOutcome.TIMEOUT,),
+        (EventOutcome.SKIPPED,),
+        (EventOutcome.OK,),
+    ]
+
+
+def test_what_still_waits_for_a_connection_at_a_stop_was_not_sent():
+    """ST-LIV-030."""
+    trace = singles(2)
+    clocks = []
+
+    def script(asked):
+        clocks[0].stop()
+        return ["hang"]
+
+    with server_of(script) as server:
+        scenario = scenario_of(server.url, settings={"connections": 1}, warm_up=0)
+        execution = replay(trace, dag(show(work_digest(trace))), scenario, started=clocks.append)
+        sent = [each.header("x-request-id") for each in requests_of(server)]
+    assert rows(execution, "outcome") == [(EventOutcome.UNFINISHED,)] * 2
+    assert execution.events.data["request_id"].to_pylist() == [*sent, None] == ["semtrace-0-0", None]
 
 
 def test_a_time_limit_begins_when_the_request_goes_out():
