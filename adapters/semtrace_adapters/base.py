@@ -366,7 +366,7 @@ def _claims(
     for path in paths:
         confidence = {name: adapter.detect([path]) for name, adapter in known.items()}
         if sum(sure >= _SURE for sure in confidence.values()) > 1 and path.is_dir():
-            real = path.resolve()
+            real = Path(os.path.realpath(path))
             if real not in seen:  # links can make folders lie in themselves
                 seen.add(real)
                 inner = sorted(each for each in path.iterdir() if not each.name.startswith("."))

@@ -48,6 +48,18 @@ def test_two_families_in_one_flat_folder(tmp_path):
     assert "notes.md" not in message
 
 
+def test_a_link_to_itself_is_of_nobody(tmp_path):
+    folder, out = tmp_path / "folder", tmp_path / "run.semtrace"
+    folder.mkdir()
+    (folder / "self").symlink_to("self")
+    ran = run("import", folder, "-o", out)
+    assert (ran.code, "no adapter knows" in ran.err) == (2, True)
+    ran = run("import", folder, "--adapter", "metagpt", "-o", out)
+    assert (ran.code, "nothing in these sources is of a MetaGPT run" in ran.err) == (1, True)
+    shutil.copytree(METAGPT, folder / "run")
+    assert run("import", folder, "-o", out).code == 0
+
+
 def test_many_files_are_counted(tmp_path):
     for at in range(5):
         shutil.copy(AUTOGEN / "events.jsonl", tmp_path / f"{at}.jsonl")

@@ -108,7 +108,7 @@ def find(paths: Sequence[Path], most: int = _MOST_FILES) -> _Found:
     seen: set[Path] = set()
     for path in paths:
         for each in _files_in(path, found.workspace):
-            real = each.resolve()
+            real = Path(os.path.realpath(each))  # of a link to itself, too, `resolve` finds no end
             if real in seen:
                 continue
             seen.add(real)
