@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from semtrace.errors import FormatError, UsageError
+from semtrace.live.vllm.log_lines import BYTE_ORDER_MARK
 from semtrace.live.vllm.names import FORMAT
 from semtrace.live.vllm.steps import read_steps
 from semtrace_adapters.base import ImportOptions, ImportResult, LossReport, files_in
@@ -103,7 +104,7 @@ def _is_log(path: Path) -> bool:
     """Whether the first line of a file is a server's."""
     try:
         with path.open("rb") as file:
-            value = orjson.loads(file.readline(_LOOKED_AT))
+            value = orjson.loads(file.readline(_LOOKED_AT).removeprefix(BYTE_ORDER_MARK))
     except (OSError, orjson.JSONDecodeError):
         return False
     return isinstance(value, dict) and value.get("kind") == "server" and value.get("format") == FORMAT

@@ -12,9 +12,8 @@ import numpy as np
 import orjson
 from pydantic import ValidationError
 
-from semtrace.errors import UsageError
+from semtrace.live.vllm.log_lines import log_lines
 from semtrace.live.vllm.names import sent_id, without_digits
-from semtrace_adapters.source_lines import lines_of
 from semtrace_adapters.vllm.lines import HintLine, ModelLine, PromptLine
 
 if TYPE_CHECKING:
@@ -106,26 +105,18 @@ def read_content(
     whole, read = sum(path.stat().st_size for path in paths), 0
     for path in paths:
         life: _Life | None = None
-        try:
-            with path.open("rb") as file:
-                for at, line in lines_of(file, path):
-                    read += len(line)
-                    if progress is not None and at % 4096 == 0:
-                        progress(read, whole)
-                    if not line.endswith(b"\n"):
-                        loss.add(
-                            "lines.torn", "lost", "the last line was being written when the server ended"
-                        )
-                        continue
-                    record = orjson.loads(line)
-                    if record["kind"] == "server":
-                        life = _Life(content, record["rank"])
-                    elif life is not None and not life.take(record):
-                        loss.add("lines.bad", "lost", "a line that is no record", where=f"{path.name}:{at}")
-        except OSError as error:
-            raise UsageError(
-                f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
-            ) from error
+        for at, line in log_lines(path):
+            read += len(line)
+            if progress is not None and at % 4096 == 0:
+                progress(read, whole)
+            if not line.endswith(b"\n"):
+                loss.add("lines.torn", "lost", "the last line was being written when the server ended")
+                continue
+            record = orjson.loads(line)
+            if record["kind"] == "server":
+                life = _Life(content, record["rank"])
+            elif life is not None and not life.take(record):
+                loss.add("lines.bad", "lost", "a line that is no record", where=f"{path.name}:{at}")
     _hint(content)
     for call in content.calls:
         if call.output_ids is not None and len(call.output_ids) != call.output_tokens:

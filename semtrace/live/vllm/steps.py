@@ -11,7 +11,8 @@ import orjson
 import pyarrow as pa
 
 from semtrace.engine.log import detail_tables
-from semtrace.errors import FormatError, UsageError, WrongKindError
+from semtrace.errors import FormatError, WrongKindError
+from semtrace.live.vllm.log_lines import log_lines, what_is_wrong
 from semtrace.live.vllm.names import FORMAT, VERSION, external
 from semtrace.live.vllm.requests import refused, rows_of_requests
 from semtrace.live.vllm.witness import Compared, Witness
@@ -19,10 +20,9 @@ from semtrace.records.columns import NULL
 from semtrace.records.enums import BlockAction, Evidence, Phase, Tier
 from semtrace.records.execution import Execution
 from semtrace.records.execution_tables import EXECUTION_TABLE
-from semtrace.records.lines import lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -102,7 +102,7 @@ def read_steps(paths: Sequence[Path], progress: Callable[[int], None] | None = N
     count = 0
     for path in paths:
         life: _Life | None = None
-        for number, line in _lines(path):
+        for number, line in log_lines(path):
             count += 1
             if progress is not None and count % 8192 == 0:
                 progress(count)
@@ -122,7 +122,7 @@ def read_steps(paths: Sequence[Path], progress: Callable[[int], None] | None = N
                 if life is None:
                     raise _no_log(path) from error
                 raise FormatError(
-                    f"line {number} is no record of a step log: {type(error).__name__} {error!s:.80}",
+                    f"line {number} is no record of a step log: {what_is_wrong(error)}",
                     code="vllm.line",
                     path=str(path),
                     requirement="ST-VLM-010",
@@ -477,16 +477,6 @@ def _begin(log: ServerSteps, record: dict[str, Any], path: Path) -> _Life:
         log.has_moves = False  # what the server before it held is gone
     log.servers[server] = record
     return _Life(log, server, record)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as file:
-            yield from lines_of(file, path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot be read: {error.strerror}", code="file.unreadable", path=str(path)
-        ) from error
 
 
 def _no_log(path: Path) -> WrongKindError:

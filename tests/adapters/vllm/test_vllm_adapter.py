@@ -419,3 +419,11 @@ def test_commands_are_told_of_it():
         module, attribute = points[f"semtrace.{group}"][name].split(":")
         found = getattr(import_module(module), attribute)
         assert type(found) is type(made)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_log(path: Path):
+    conversation().write(path)
+    found = read(path).trace.operations.rows
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert ADAPTER.detect([path]) == 100
+    assert read(path).trace.operations.rows == found > 0

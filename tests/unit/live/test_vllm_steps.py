@@ -1,6 +1,8 @@
 """The step log of a vLLM server, read and joined to what a client has of the run."""
 
 import json
+import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -260,6 +262,22 @@ def test_no_step_log(tmp_path):
         read_steps([tmp_path / "nothing"])
 
 
+def test_what_is_no_file_is_not_waited_for(client, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    write_bundle(tmp_path / "run.semtrace", executions={"replay": client})
+    for path in (tmp_path / "fifo", Path("/dev/zero")):
+        told = run("join", tmp_path / "run.semtrace", path, "-o", tmp_path / "out.semtrace")
+        assert told.code == 2
+        assert "is no regular file" in told.err
+
+
+def test_a_byte_order_mark_is_no_part_of_a_log(tmp_path):
+    path = write(tmp_path, lines())
+    names = read_steps([path]).names
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_steps([path]).names == names
+
+
 def test_a_later_version(tmp_path):
     with pytest.raises(FormatError) as error:
         read_steps([write(tmp_path, [{**SERVER, **at(0), "version": 2}])])
@@ -269,8 +287,14 @@ def test_a_later_version(tmp_path):
 def test_a_line_that_is_none(tmp_path):
     records = lines()
     records[5] = {"kind": "step", "step": 0}
-    with pytest.raises(FormatError, match="line 6 is no record"):
+    with pytest.raises(FormatError, match=r"line 6 is no record of a step log: '[a-z_]*' is missing in it"):
         read_steps([write(tmp_path, records)])
+    with pytest.raises(FormatError, match="it names 0, of which no line before it tells; are lines missing"):
+        read_steps([write(tmp_path, [record for record in lines() if record["kind"] != "request"])])
+    path = write(tmp_path, lines())
+    path.write_bytes(path.read_bytes() + b"{\n")
+    with pytest.raises(FormatError, match="it is no JSON"):
+        read_steps([path])
 
 
 def test_a_time_that_is_none(tmp_path):
