@@ -116,7 +116,7 @@ def plan(
         value,
         as_json=json_output,
         text=lambda: [
-            *_text(made, judgement, output if accepted else None),
+            *_text(bundle.trace, made, judgement, output if accepted else None),
             *_sessions(bundle.trace, made, judgement),
         ],
     )
@@ -212,8 +212,12 @@ def stage_ids(trace: "Trace", wanted: list[str]) -> list[int]:
     return found
 
 
-def _text(plan_made: "Plan", judgement: "Judgement", output: Path | None) -> "list[RenderableType]":
+def _text(
+    trace: "Trace", plan_made: "Plan", judgement: "Judgement", output: Path | None
+) -> "list[RenderableType]":
     from rich.markup import escape
+
+    from semtrace.graph.barrier import why_it_adds_nothing
 
     lines: list[RenderableType] = [
         f"plan [bold]{escape(plan_made.name)}[/bold]  {plan_made.content_digest()}"
@@ -232,9 +236,12 @@ def _text(plan_made: "Plan", judgement: "Judgement", output: Path | None) -> "li
             "  adds no constraint" if plan_made.base == "dag" else "  keeps data and state edges only"
         )
         if plan_made.name != "dag" and plan_made.base == "dag":
-            lines.append(
-                "[yellow]warning[/yellow]: a replay under it is that of dag: no stage has branches to serialise"
+            why = (
+                why_it_adds_nothing(trace, plan_made)
+                if plan_made.options.get("rule") is not None
+                else "no constraint was given"
             )
+            lines.append(f"[yellow]warning[/yellow]: a replay under it is that of dag: {escape(why)}")
     lines.extend(finding_lines(judgement.findings))
     lines.append("[green]legal[/green]" if judgement.legal else "[red]not legal[/red]")
     if output is not None:

@@ -19,6 +19,7 @@ from semtrace.cli.common import (
     plan_of,
 )
 from semtrace.cli.numbers import LARGEST
+from semtrace.cli.served import is_told, served
 from semtrace.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -128,7 +129,9 @@ def _reported(path: Path) -> dict[str, Any]:
     reported = read_values(path)
     if not isinstance(reported, dict):
         raise UsageError("must hold what measure --json prints", code="audit.measures", path=str(path))
-    return reported
+    return {
+        name: value for name, value in reported.items() if name != "requests"
+    }  # no measure of the standard
 
 
 def _escaped(value: object) -> str:
@@ -192,7 +195,7 @@ def measure(
             _multiple(multiple or "1.5")
         )
     measures = run(bundle.trace, ran, plan_of(plan, ran), deadline_ns=deadline_ns, window_ns=window_ns)
-    value = measures.as_dict()
+    value = {**measures.as_dict(), "requests": served(ran)}
     emit(value, as_json=json_output, text=lambda: _measures_text(value))
 
 
@@ -210,14 +213,16 @@ def _multiple(text: str) -> "Fraction":
 
 
 def _rows(title: str, headings: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> "RenderableType":
+    from rich.console import Group
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    table = Table(box=None, pad_edge=False)
+    table.show_header = any(headings)
     for at, heading in enumerate(headings):
         table.add_column(heading, justify="left" if at == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    return table
+    return Group(f"[bold]{title}[/bold]", table)  # a title of the table's own is folded to its width
 
 
 def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
@@ -278,9 +283,11 @@ def _measures_text(value: dict[str, Any]) -> "list[RenderableType]":
         parts.append(
             _rows("agents (medians)", ("agent", "waits at joins, ms", "queue, ms", "prompt tokens"), agents)
         )
+    if is_told(value["engine"]):
+        parts.append(_engine(value["engine"], value["requests"]))
     if "batches" in value["engine"]:  # steps were recorded
-        parts.append(_engine(value["engine"]))
         parts += _batches(value["engine"])
+    parts += _servers(value["requests"]["servers"])
     if value["attainment"] is not None:
         parts.append(_attainment(value))
     return parts
@@ -300,13 +307,22 @@ def _fell_short(value: dict[str, Any], whose: str) -> list[str]:
     return parts
 
 
-def _engine(value: dict[str, Any]) -> "RenderableType":
+def _servers(servers: "Sequence[Mapping[str, int]]") -> "list[RenderableType]":
+    """The load of each server, where there are several."""
+    if len(servers) < 2:
+        return []
+    rows = [[f"{each[name]:,}" for name in each] for each in servers[:_MOST_CLASSES]]
+    headings = ("server", "calls", "prompt tokens", "of these found", "output tokens")
+    return [_rows("load of servers", headings, rows)]
+
+
+def _engine(value: dict[str, Any], requests: "Mapping[str, Any]") -> "RenderableType":
     """What the report says of requests, steps and memory; what the record does not tell, with the reason."""
 
     def ratio(name: str, values: "Mapping[str, Any]") -> list[str]:
         return [name, "unknown" if values["value"] is None else f"{values['value']:.3f}"]
 
-    again = value["recompute"]
+    again = value.get("recompute", {})
     rows = [
         ratio("prefill factor (prompt tokens computed / given)", value["prefill_factor"]),
         ratio("hit share", value["hit_share"]),
@@ -321,9 +337,14 @@ def _engine(value: dict[str, Any]) -> "RenderableType":
         ],
         ["queue p50 / p95, ms", _pair(value["queue_ns"])],
         ["residence p50 / p95, ms", _pair(value["residence_ns"])],
-        ["rows a step, p50 / p95", "{p50:,.0f} / {p95:,.0f}".format(**value["batches"]["rows"])],
-        ratio("time of steps with more than 128 rows", value["batches"]["large_time"]),
+        ["first token p50 / p95, ms", _pair(requests["ttft"])],
+        ["output tokens a second", _rate(requests["output_tokens_per_second"])],
     ]
+    if "batches" in value:
+        rows += [
+            ["rows a step, p50 / p95", "{p50:,.0f} / {p95:,.0f}".format(**value["batches"]["rows"])],
+            ratio("time of steps with more than 128 rows", value["batches"]["large_time"]),
+        ]
     if "work" in value:
         rows.append(
             [
@@ -350,10 +371,10 @@ def _engine(value: dict[str, Any]) -> "RenderableType":
                 f"{inverted['part']:,} of {inverted['whole']:,}",
             ]
         )
-    rows += [
-        [f"{each['measure'].replace('_', ' ')}: unknown", _escaped(each["reason"])]
-        for each in value["absent"]
-    ]
+    absent: dict[str, list[str]] = {}
+    for each in value["absent"]:
+        absent.setdefault(each["reason"], []).append(each["measure"].replace("_", " "))
+    rows += [[f"unknown: {', '.join(names)}", _escaped(reason)] for reason, names in absent.items()]
     return _rows("engine", ("", ""), rows)
 
 
@@ -389,6 +410,10 @@ def _batches(value: dict[str, Any]) -> "list[RenderableType]":
     return parts
 
 
+def _rate(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.1f}"
+
+
 def _pair(values: "Mapping[str, Any]") -> str:
     return f"{milliseconds(values['p50'])} / {milliseconds(values['p95'])}" if values["count"] else "unknown"
 
@@ -399,6 +424,29 @@ def _attainment(value: dict[str, Any]) -> str:
     which = "each task's own deadline" if deadline is None else f"the deadline of {milliseconds(deadline)} ms"
     rate = "" if goodput is None else f"; goodput {goodput:.4g} tasks/s"
     return f"attainment: {attained['part']} of {attained['whole']} instances by {which}{rate}"
+
+
+def _requests_compared(sides: "Sequence[Mapping[str, Any]]") -> list[list[str]]:
+    """What requests got of an engine, where one of two executions says so."""
+    if not any(is_told(side["engine"]) for side in sides):
+        return []
+
+    def share(side: "Mapping[str, Any]") -> str:
+        value = side["engine"]["hit_share"]["value"]
+        return "unknown" if value is None else f"{value:.3f}"
+
+    def preempted(side: "Mapping[str, Any]") -> str:
+        count = side["engine"]["preemptions"]["sum"]
+        return "unknown" if count is None else f"{count:,}"
+
+    shown: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
+        ("hit share", share),
+        ("preemptions", preempted),
+        ("queue p50 / p95, ms", lambda side: _pair(side["engine"]["queue_ns"])),
+        ("first token p50 / p95, ms", lambda side: _pair(side["requests"]["ttft"])),
+        ("output tokens a second", lambda side: _rate(side["requests"]["output_tokens_per_second"])),
+    )
+    return [[name, *(get(side) for side in sides)] for name, get in shown]
 
 
 @command
@@ -418,6 +466,11 @@ def compare(
     sides = [open_execution(name, bundle) for name in (first, second)]
     comparison = run(bundle.trace, *sides, deadline_ns=deadline_ns, window_ns=window_ns, seed=seed)
     value = comparison.as_dict()
+    for side, made, ran in zip(
+        ("first", "second"), (comparison.first, comparison.second), sides, strict=True
+    ):
+        value[side]["engine"] = made.engine.as_dict()
+        value[side]["requests"] = served(ran)
     emit(value, as_json=json_output, text=lambda: _comparison_text(value, first, second))
 
 
@@ -444,6 +497,7 @@ def _comparison_text(value: dict[str, Any], first: str, second: str) -> "list[Re
                 *("no deadline" if one is None else f"{one['part']} of {one['whole']}" for one in attained),
             ]
         )
+    rows += _requests_compared(sides)
     difference = value["root_latency_difference"]
     ratio = value["root_latency_ratio"]
     parts: list[RenderableType] = [

@@ -21,6 +21,7 @@ from semtrace.cli.common import (
     progress,
 )
 from semtrace.cli.numbers import LARGEST, whole
+from semtrace.cli.served import outcomes
 from semtrace.errors import ExitCode, SemtraceError, UsageError
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ def replay(
         "execution_digest": show(execution_digest(execution)),
         "instances": execution.instances.rows,
         "events": execution.events.rows,
+        "outcomes": outcomes(execution),
         "unfinished": _unfinished(execution),
         "end_ns": _end(execution),
         **in_the_world(execution),
@@ -288,10 +290,22 @@ def _text(value: dict[str, Any], header: "ExecutionHeader") -> "list[RenderableT
     ]
     if header.clock == "wall":
         lines += world_lines(value, header.scenario or {})
-    elif value["unfinished"]:
+    else:
+        lines.append(f"outcomes: {_outcomes(value['outcomes'])}")
+    if header.clock != "wall" and value["unfinished"]:
         lines.append(f"[red]{value['unfinished']} operations could never be released[/red]")
     lines.append(f"written to {escape(value['output'])}, as execution {escape(value['name'])}")
     return lines
+
+
+def _outcomes(counts: dict[str, int]) -> str:
+    """How operations ended; what was not done stands out."""
+    told = [
+        f"[red]{count:,} {name}[/red]" if name in ("refused", "unfinished") else f"{count:,} {name}"
+        for name, count in counts.items()
+    ]
+    refused = " (larger than any server, and not run: oversized=outcome)" if "refused" in counts else ""
+    return (", ".join(told) or "none") + refused
 
 
 def _simulator(asked: str) -> "Simulator":

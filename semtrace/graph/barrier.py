@@ -81,6 +81,37 @@ def barrier(trace: Trace, rule: Rule, *, width: int = 1, stages: Sequence[int] |
     return Plan(work_digest=show(work_digest(trace)), name="barrier", options=options, groups=groups)
 
 
+def why_it_adds_nothing(trace: Trace, plan: Plan) -> str:
+    """Why a barrier plan without groups has none, for people.
+
+    Args:
+        trace: the trace.
+        plan: what `barrier` made of it.
+    """
+    rule, width, stages = (plan.options.get(name) for name in ("rule", "width", "stages"))
+    if rule == "level":
+        return "every operation waits already for all that are one hop nearer to the beginning"
+    constraints = resolve(trace, dag(plan.work_digest))
+    tree = _Tree(trace)
+    most = level = 0  # branches of one part; of these, independent of each other
+    for task in range(trace.tasks.rows):
+        order = _Order(constraints, trace.task_rows("operations", task))
+        parts = [branches for _, branches, _ in tree.parts(task, stages)]
+        for branches in [tree.stage_branches(task, stages)] if rule == "stages" else parts:
+            most = max(most, len(branches))
+            level = max([level, *map(len, _independent(order.links, branches))])
+    if rule == "stages":
+        if most < 2:
+            which = "outermost stages" if stages is None else "of the chosen stages"
+            return f"no task has two {which}, and by stages these wait for each other; --stage chooses nested ones"
+        return "the stages wait for each other already, or overlap"
+    if most < 2:
+        return "no stage has branches to serialise"
+    if level < 2:
+        return "the branches of a stage wait for each other already, or overlap"
+    return f"no stage has more than {level} independent branches, so a width of {width} holds none back"
+
+
 class _Order:
     """The recorded edges of a task and the groups made so far (ST-PLAN-021).
 

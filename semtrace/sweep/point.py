@@ -41,9 +41,9 @@ def evaluate(trace: Trace, point: Point) -> dict[str, Any]:
     row: dict[str, Any] = {
         **grid_of(point),
         "execution_digest": show(execution_digest(execution)),
-        **_requests(execution),
+        **requests_of(execution),
     }
-    _flatten(row, "ttft", _first_tokens(execution).as_dict())
+    _flatten(row, "ttft", first_tokens(execution).as_dict())
     if report["attainment"] is None:
         report["attainment"] = dict.fromkeys(("part", "whole", "value", "unknown"))
     for name, value in report.items():
@@ -91,14 +91,14 @@ def _process(arrivals: Mapping[str, Any] | None) -> str:
     return ":".join([arrivals["kind"], *numbers])
 
 
-def _first_tokens(execution: Execution) -> Distribution:
+def first_tokens(execution: Execution) -> Distribution:
     """Over requests that gave a token: time from submission to the first, in ns."""
     submitted, first = (execution.events.ints(name) for name in ("submitted_ns", "first_token_ns"))
     known = (submitted != NULL) & (first != NULL)
     return Distribution.of((first - submitted)[known])
 
 
-def _requests(execution: Execution) -> dict[str, int | float | None]:
+def requests_of(execution: Execution) -> dict[str, int | float | None]:
     """Sums over the requests of an execution, and output tokens per second from first submission to last finish."""
     events = execution.events
     outcome = events.ints("outcome")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from semtrace.check.executions import DETAIL_TABLES, TIMES
-from semtrace.errors import ReplayError
+from semtrace.errors import OtherWorkError
 from semtrace.records.columns import NULL
 from semtrace.records.enums import EventOutcome
 from semtrace.records.schema import Level
@@ -129,10 +129,10 @@ def diff_executions(a: Execution, b: Execution, *, limit: int = 20) -> Execution
         limit: how many events to name.
 
     Raises:
-        ReplayError: they are of different work.
+        OtherWorkError: they are of different work.
     """
     if a.header.work_digest != b.header.work_digest:
-        raise ReplayError(
+        raise OtherWorkError(
             f"executions of different work: {a.header.work_digest} and {b.header.work_digest}",
             code="diff.work",
             requirement="ST-LIN-071",

@@ -54,6 +54,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("show {}/other-e.semtrace --trace {}/t.semtrace", 2, "not of the work of this trace"),
         ("measure {}/other-e.semtrace {}/other-e.semtrace", 2, "has no trace"),
         ("audit {}/t.semtrace {}/other-e.semtrace", 1, "ST-AUD-0"),
+        ("diff {}/t-e.semtrace {}/other-e.semtrace", 2, "different work"),
         ("diff {}/t.semtrace {}/other.semtrace", 1, "different"),
         ("check {}/t.semtrace --nonsense", 2, "nonsense"),
     ],

@@ -169,7 +169,7 @@ def test_diff_of_executions(folder):
     assert text.out.count("operation") >= 2
     assert "first at" in text.out
     other = run("diff", folder / "run", f"{folder}/team#native")
-    assert other.code == 1
+    assert other.code == 2
     assert "ST-LIN-071" in other.err
 
 
