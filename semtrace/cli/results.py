@@ -56,6 +56,9 @@ def audit(
             "--measures", metavar="FILE", help="Reported measures (measure --json), to be recomputed."
         ),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List the rules too that had nothing to judge. --json has all.")
+    ] = False,
     json_output: JsonOption = False,
 ) -> ExitCode:
     """Audit an execution: was the work the recorded work, and was every operation released when the plan says.
@@ -83,7 +86,10 @@ def audit(
             ("not judged", "left"),
         ):
             table.add_column(heading, justify=justify)  # type: ignore[arg-type]  # literals in a tuple
+        idle = [] if every else [r for r in report.rules if not (r.judged or r.violations or r.not_judged)]
         for rule in report.rules:
+            if rule in idle:
+                continue
             skipped = "; ".join(f"{count:,}: {reason}" for reason, count in rule.not_judged.items())
             colour = "red" if rule.violations else "green" if rule.judged else "dim"
             table.add_row(
@@ -94,6 +100,11 @@ def audit(
                 skipped,
             )
         parts: list[RenderableType] = [table]
+        if idle:
+            parts.append(
+                f"{len(idle)} rules more had nothing to judge: the execution records nothing that they are about "
+                "(--all lists them)"
+            )
         if report.lateness is not None:
             late = report.lateness.as_dict()
             shown = ", ".join(

@@ -59,8 +59,20 @@ def sweep(
     from semtrace.store.container import check_output
     from semtrace.sweep.document import SweepDocument
     from semtrace.sweep.parts import PARTS
+    from semtrace.sweep.run import finished
     from semtrace.sweep.run import sweep as run
 
+    if resume and not force and output.is_file() and not output.with_name(output.name + PARTS).exists():
+        open_trace(trace)
+        done = finished(SweepDocument.read(document), trace, output, folder=document.parent)
+        if done is None:
+            raise UsageError(
+                "is there already, and is not what this sweep made",
+                code="sweep.done",
+                path=str(output),
+                hint="--force replaces it; or name another output",
+            )
+        return _told(output, done, ["nothing is left to do: the sweep was done already"], as_json=json_output)
     check_output(output, overwrite=force, inputs=[trace, document])
     if output.suffix != ".parquet":
         raise UsageError(
@@ -81,6 +93,12 @@ def sweep(
             overwrite=force,
             progress=update,
         )
+    note = ["there was nothing to resume: all points were run"] if anew else []
+    return _told(output, table, note, as_json=json_output)
+
+
+def _told(output: Path, table: "pa.Table", note: list[str], *, as_json: bool) -> ExitCode:
+    """Print what a sweep has made."""
     refused = table.num_rows - table["error"].null_count
     value = {
         "output": str(output),
@@ -88,8 +106,7 @@ def sweep(
         "refused": refused,
         "columns": table.column_names,
     }
-    note = ["there was nothing to resume: all points were run"] if anew else []
-    emit(value, as_json=json_output, text=lambda: [*note, *_text(value, table)])
+    emit(value, as_json=as_json, text=lambda: [*note, *_text(value, table)])
     return ExitCode.FINDINGS if refused else ExitCode.OK
 
 
@@ -105,7 +122,9 @@ def _text(value: dict[str, Any], table: "pa.Table") -> "list[RenderableType]":
     ]
     for name in varied:
         shown.add_column(name.removeprefix("set."), justify="right")
-    for heading in ("root p50, ms", "root p95, ms", "ttft p50, ms", "preemptions", "hit tokens"):
+    timed = "attainment.whole" in table.column_names and table["attainment.whole"].null_count < table.num_rows
+    headings = ["root p50, ms", "root p95, ms", "ttft p50, ms", "preemptions", "hit tokens"]
+    for heading in [*headings, *(["on time"] if timed else [])]:
         shown.add_column(heading, justify="right")
     for row in table.slice(0, 40).to_pylist():
         if row["error"] is not None:
@@ -117,16 +136,37 @@ def _text(value: dict[str, Any], table: "pa.Table") -> "list[RenderableType]":
             milliseconds(row["ttft.p50"]),
             f"{row['sum.preemptions']:,}",
             f"{row['sum.cached_tokens']:,}",
+            *([f"{row['attainment.part']:,} of {row['attainment.whole']:,}"] if timed else []),
         )
     lines: list[RenderableType] = [shown]
     if table.num_rows > 40:
         lines.append(f"and {table.num_rows - 40:,} more")
-    told = [row for row in table.to_pylist() if row["error"] is not None][:5]
-    lines.extend(f"[red]point {row['point']} was refused: {escape(row['error'])}[/red]" for row in told)
+    lines.extend(f"[red]{escape(line)}[/red]" for line in _refused(table))
     on = ", ".join(sorted({name or "without a name" for name in table["engine"].to_pylist()}))
     lines.append(
         escape(f"{value['points']:,} points, {value['refused']:,} refused, engine {on}, in {value['output']}")
     )
+    return lines
+
+
+_MOST_REASONS = 5
+"""Reasons why points were refused that are printed; the rows have all."""
+
+
+def _refused(table: "pa.Table") -> list[str]:
+    """Why points were refused, equal reasons once."""
+    by_reason: dict[str, list[int]] = {}
+    for point, error in zip(table["point"].to_pylist(), table["error"].to_pylist(), strict=True):
+        if error is not None:
+            by_reason.setdefault(error, []).append(point)
+    lines = []
+    for error, which in list(by_reason.items())[:_MOST_REASONS]:
+        named = ", ".join(map(str, which[:10])) + (", …" if len(which) > 10 else "")
+        who = f"point {named} was" if len(which) == 1 else f"{len(which):,} points ({named}) were"
+        lines.append(f"{who} refused: {error}")
+    rest = sum(len(which) for which in list(by_reason.values())[_MOST_REASONS:])
+    if rest:
+        lines.append(f"{rest:,} more points were refused for other reasons; the column error has them")
     return lines
 
 
@@ -225,8 +265,8 @@ def _policies(rows: "list[PolicyRow]", baseline: str, drawn: bool) -> "list[Rend
     table = Table(box=None, pad_edge=False)
     table.add_column("policy")
     for heading in (
-        "mean root, ms", "p95 root, ms", f"against {baseline}, ms", "95 % interval, ms", "hit tokens", "loaded", "computed",
-        "preemptions",
+        "mean root, ms", "p95 root, ms", f"difference to {baseline}, ms", "its 95 % interval, ms", "hit tokens", "loaded",
+        "computed", "preemptions",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
     for row in rows:
@@ -244,7 +284,16 @@ def _policies(rows: "list[PolicyRow]", baseline: str, drawn: bool) -> "list[Rend
         )
     lines: list[RenderableType] = [table]
     lines.extend(f"[red]{escape(row.policy)}: {escape(row.error)}[/red]" for row in rows if row.error)
-    lines.append("medians over seeds; a difference is of the same arrivals under both policies")
+    if any(row.runs > 1 for row in rows):
+        lines.append(
+            f"each number is the median of the runs, one a seed. The difference to {escape(baseline)} is made run by run, of the mean "
+            "root latencies under the same arrivals, and then its median is taken: it is not the difference of the medians beside it"
+        )
+    if not any(row.sums.get("sum.cached_tokens") for row in rows):
+        lines.append(
+            "hit tokens are 0 under every policy: the trace says of no two prompts that they begin alike, or nothing stays in memory "
+            "from one to the next. What a policy keeps is then of no use"
+        )
     if not drawn:
         lines.append(
             "arrivals are not drawn, so every seed is the same run and intervals say nothing; --arrivals poisson:MEAN_NS draws them"

@@ -1,5 +1,6 @@
 """Commands that make traces of traces, `filter`, `sample`, `merge`, `renumber`, `redact`; and `diff`."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -248,6 +249,10 @@ def redact(
     _write(parts, output, directory=directory, force=force, as_json=json_output)
 
 
+_NAMED, _NAMED_AS_JSON = 5, 20
+"""Differences that are named if nobody says how many."""
+
+
 @command
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help="A bundle, or an execution in one: PATH#NAME.")],
@@ -256,13 +261,20 @@ def diff(
         bool, typer.Option("--work", help="Of traces: only what a replay must not change counts.")
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, max=LARGEST, help="How many differences to name.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            "--limit",
+            min=0,
+            max=LARGEST,
+            help="How many differences to name; 5, with --json 20, if left out.",
+        ),
+    ] = None,
     json_output: JsonOption = False,
 ) -> ExitCode:
     """Say how two traces, or two executions of the same work, differ. Exit code 0: same. 1: different."""
     from semtrace.store.bundle import open_bundle
 
+    limit = limit if limit is not None else _NAMED_AS_JSON if json_output else _NAMED
     kinds = []
     for name in (first, second):
         path = name if Path(name).exists() else name.partition("#")[0]
@@ -293,7 +305,7 @@ def _diff_traces(first: Path, second: Path, *, work: bool, limit: int, as_json: 
         refuse(check_trace(trace, content=False), str(path))
     found = diff_traces(*traces, work=work, limit=limit)
     value = {"a": str(first), "b": str(second), "of": "traces", **found.as_dict()}
-    emit(value, as_json=as_json, text=lambda: _trace_lines(value))
+    emit(value, as_json=as_json, text=lambda: _trace_lines(value, limit))
     return ExitCode.OK if found.same else ExitCode.FINDINGS
 
 
@@ -309,14 +321,14 @@ def _digest_lines(value: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _trace_lines(value: dict[str, Any]) -> "list[RenderableType]":
+def _trace_lines(value: dict[str, Any], limit: int) -> "list[RenderableType]":
     from rich.markup import escape
 
     lines = ["the same" if value["same"] else "different", *_digest_lines(value)]
     alike = not (value["only_a"] or value["only_b"] or value["reordered"])
     if value["changed"] and alike and all(name.endswith("_ns") for name in value["changed"]):
         lines.append("  the same structure and content: only times differ")
-    if not value["annotations_equal"]:
+    if value["annotations_equal"] is False:
         lines.append("  annotations differ, which have no part in digests")
     for name, rows in value["rows"].items():
         alone = [value[side].get(name, 0) for side in ("only_a", "only_b")]
@@ -328,6 +340,8 @@ def _trace_lines(value: dict[str, Any]) -> "list[RenderableType]":
     lines.extend(f"  {name}: {count:,} differ" for name, count in value["changed"].items())
     lines.extend(f"  {name}: in another order" for name in value["reordered"])
     lines.extend(f"  {_difference_line(each)}" for each in value["first"])
+    if limit and len(value["first"]) == limit:
+        lines.append(f"  only the first {limit:,} are named (--limit N names more)")
     return [escape(line) for line in lines]
 
 
@@ -339,7 +353,7 @@ def _difference_line(value: dict[str, Any]) -> str:
     names = [f"{key} {value[key]!r}" for key in ("task", "operation") if key in value]
     place = f"{where} ({', '.join(names)})" if names else where
     if value["kind"] == "changed":
-        return f"{place} {value['column']}: {value['a']!r} ≠ {value['b']!r}"
+        return f"{place} {value['column']}: {_shown(value['a'])} ≠ {_shown(value['b'])}"
     return (
         f"{place}: "
         + {
@@ -348,6 +362,11 @@ def _difference_line(value: dict[str, Any]) -> str:
             "order": "the same rows in another order",
         }[value["kind"]]
     )
+
+
+def _shown(value: int | str | None) -> str:
+    """A value on one line: of a digest the beginning."""
+    return re.sub(r"(blake3:[0-9a-f]{12})[0-9a-f]{52}", r"\1…", repr(value))
 
 
 def _diff_executions(first: str, second: str, *, limit: int, as_json: bool) -> ExitCode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from blake3 import blake3
 
+import semtrace
 from semtrace.errors import ReplayError, SemtraceError, UsageError
 from semtrace.store.bundle import open_bundle
 from semtrace.store.container import check_output, replacing
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from semtrace.records.trace import Trace
     from semtrace.sweep.document import Point, SweepDocument
 
+_MARK: Final = b"semtrace.sweep"
+"""Key in the table's metadata."""
 _QUEUED: Final = 4
 """Points that each worker has waiting for it."""
 
@@ -229,10 +234,36 @@ def sweep(
     todo = points(document, trace, folder)
     with parts_of(output, show(trace_digest(trace)), resume=resume) as parts:
         table = _run(todo, parts, trace, path, workers, ray, progress)
+        marked = table.replace_schema_metadata({**(table.schema.metadata or {}), _MARK: _mark(todo, trace)})
         with replacing(output, overwrite=overwrite) as beside:
-            pq.write_table(table, beside, compression="zstd")
+            pq.write_table(marked, beside, compression="zstd")
         parts.remove(todo)
     return table
+
+
+def finished(
+    document: SweepDocument, path: Path, output: Path, *, folder: Path | None = None
+) -> pa.Table | None:
+    """The table at the output, if it is that of this very sweep, done by this version; else None.
+
+    Args:
+        document: the sweep.
+        path: the bundle of a valid trace.
+        output: the Parquet file.
+        folder: what relative paths in the document are relative to.
+    """
+    try:
+        mark = (pq.read_schema(output).metadata or {}).get(_MARK)
+    except (OSError, pa.ArrowException):
+        return None
+    trace = open_bundle(path).trace
+    return pq.read_table(output) if mark == _mark(points(document, trace, folder), trace) else None
+
+
+def _mark(todo: Sequence[Point], trace: Trace) -> bytes:
+    """What a table is told by to be that of a sweep: its points, the trace, and who ran it."""
+    of = [semtrace.__version__, show(trace_digest(trace)), *(point.key for point in todo)]
+    return blake3(json.dumps(of).encode()).hexdigest().encode()
 
 
 def _run(

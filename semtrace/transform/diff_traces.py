@@ -72,7 +72,7 @@ class TraceDifference:
         only_a, only_b: by table, how many rows have no counterpart; tables without such rows left out.
         changed: by `table.column`, in how many pairs of rows the values differ.
         reordered: tables whose matched rows stand in another order.
-        annotations_equal: whether the annotations are equal; they have no part in digests.
+        annotations_equal: whether the annotations are equal; they have no part in digests. None if only work counts.
         first: the first differences.
     """
 
@@ -83,7 +83,7 @@ class TraceDifference:
     only_b: dict[str, int]
     changed: dict[str, int]
     reordered: list[str]
-    annotations_equal: bool
+    annotations_equal: bool | None
     first: list[Difference]
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,13 +113,16 @@ def diff_traces(a: Trace, b: Trace, *, work: bool = False, limit: int = 20) -> T
         work: whether only what a replay must not change counts.
         limit: how many differences to name.
     """
-    digests = {
-        "work": (show(work_digest(a)), show(work_digest(b))),
-        "trace": (show(trace_digest(a)), show(trace_digest(b))),
-    }
+    digests = {"work": (show(work_digest(a)), show(work_digest(b)))}
+    if not work:
+        digests["trace"] = (show(trace_digest(a)), show(trace_digest(b)))
     one, other = digests["work" if work else "trace"]
     levels = {Level.WORK} if work else {Level.WORK, Level.TRACE}
-    rows = {spec.name: (a[spec.name].rows, b[spec.name].rows) for spec in TRACE_TABLES}
+    rows = {
+        spec.name: (a[spec.name].rows, b[spec.name].rows)
+        for spec in TRACE_TABLES
+        if not work or any(column.level in levels for column in spec.columns)
+    }
     found = _Search(a, b, levels, limit)
     if one != other:
         found.run()
@@ -131,7 +134,7 @@ def diff_traces(a: Trace, b: Trace, *, work: bool = False, limit: int = 20) -> T
         only_b=found.only["only_b"],
         changed=found.changed,
         reordered=found.reordered,
-        annotations_equal=a["annotations"].data.equals(b["annotations"].data),
+        annotations_equal=None if work else a["annotations"].data.equals(b["annotations"].data),
         first=found.first,
     )
 

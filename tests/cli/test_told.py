@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import run
+from semtrace.store.bundle import write_bundle
+from support.graphs import graph
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,3 +81,86 @@ def test_a_simulated_replay_tells_what_was_refused(folder: Path, tmp_path: Path)
     words += ["--set", "kv_tokens=400", "--set", "oversized=outcome", "-o", tmp_path / "e.semtrace"]
     assert run(*words, "--json").json["outcomes"] == {"ok": 11, "refused": 4}
     assert "outcomes: 11 ok, 4 refused" in run(*words).out
+
+
+def test_rules_that_judged_nothing_are_one_line(folder: Path):
+    words = ["audit", folder / "run.semtrace", folder / "engine.semtrace"]
+    rules = run(*words, "--json").json["rules"]
+    idle = [each for each in rules if not each["judged"] and not each["not_judged"]]
+    told = run(*words).out
+    assert f"{len(idle)} rules more had nothing to judge" in told
+    assert [each for each in idle if each["requirement"] in told] == []
+    assert all(each["requirement"] in told for each in rules if each["judged"])
+    whole = run(*words, "--all").out
+    assert all(each["requirement"] in whole for each in rules)
+
+
+def test_a_difference_of_work_says_nothing_else(folder: Path, tmp_path: Path):
+    shape, bare = tmp_path / "shape.semtrace", tmp_path / "bare.semtrace"
+    assert run("redact", folder / "run.semtrace", "--level", "shape", "-o", shape).code == 0
+    assert (
+        run("redact", folder / "run.semtrace", "--level", "shape", "--drop-annotations", "-o", bare).code == 0
+    )
+    told = run("diff", folder / "run.semtrace", bare)
+    assert told.code == 1
+    assert "only the first 5 are named" in told.out
+    assert len([line for line in told.out.splitlines() if "≠" in line and "[" in line]) <= 5
+    assert not [line for line in told.out.splitlines() if "artifact:" in line and len(line) > 200]
+    assert "annotations" in told.out
+    work = run("diff", folder / "run.semtrace", bare, "--work")
+    assert "annotations" not in work.out
+    assert list(run("diff", folder / "run.semtrace", bare, "--work", "--json").json["digests"]) == ["work"]
+    assert len(run("diff", folder / "run.semtrace", bare, "--json").json["first"]) > 5
+
+
+SWEEP = """\
+engine: qwen3-8b-a100
+settings: {kv_tokens: [300, 400, 20000], servers: [1, 2]}
+deadline_ns: 60000000000
+"""
+
+
+def test_a_sweep_tells_each_reason_once_and_who_was_on_time(folder: Path, tmp_path: Path):
+    (tmp_path / "sweep.yaml").write_text(SWEEP, "utf-8")
+    words = ["sweep", folder / "run.semtrace", tmp_path / "sweep.yaml", "-o", tmp_path / "out.parquet"]
+    told = run(*words, "--workers", "1")
+    assert told.code == 1
+    lines = told.out.splitlines()
+    reasons = [line for line in lines if "refused: " in line]
+    assert [line.partition(" refused")[0] for line in reasons] == [
+        "2 points (0, 1) were",
+        "2 points (2, 3) were",
+    ]
+    assert "on time" in lines[0]
+    assert [line.split()[-3:] for line in lines[1:3]] == [["1", "of", "1"]] * 2
+    again = run(*words, "--resume")  # a script may simply try again
+    assert (again.code, again.out.splitlines()[0]) == (1, "nothing is left to do: the sweep was done already")
+    assert again.out.splitlines()[1:] == lines
+    assert run(*words, "--resume", "--json").json["points"] == 6
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("20000", "30000"), "utf-8")
+    other = run(*words, "--resume")
+    assert (other.code, "is not what this sweep made" in other.err) == (2, True)
+    assert run(*words).code == 2
+
+
+def test_a_finished_sweep_goes_on_with_nothing(folder: Path, tmp_path: Path):
+    (tmp_path / "sweep.yaml").write_text("settings: {servers: [1]}\n", "utf-8")
+    words = ["sweep", folder / "run.semtrace", tmp_path / "sweep.yaml", "-o", tmp_path / "out.parquet"]
+    assert run(*words, "--workers", "1").code == 0
+    before = (tmp_path / "out.parquet").read_bytes()
+    assert run(*words, "--resume").code == 0
+    assert (tmp_path / "out.parquet").read_bytes() == before
+    (tmp_path / "out.parquet").write_text("no table", "utf-8")
+    assert run(*words, "--resume").code == 2
+
+
+def test_a_comparison_of_policies_says_when_nothing_was_found(folder: Path, tmp_path: Path):
+    alone = tmp_path / "alone.semtrace"
+    operations = [{"name": name, "kind": "llm", "prompt": 40, "output": 5} for name in "ab"]
+    write_bundle(alone, trace=graph({"operations": operations}).trace)
+    words = ["--policies", "keep", "--seeds", "2", "--workers", "1", "--arrivals", "poisson:1000"]
+    told = " ".join(run("compare-policies", alone, *words).out.split())
+    assert "hit tokens are 0 under every policy" in told
+    assert "it is not the difference of the medians beside it" in told
+    shared = " ".join(run("compare-policies", folder / "run.semtrace", *words).out.split())
+    assert "hit tokens are 0" not in shared

@@ -110,7 +110,7 @@ def test_the_command(trace: str, tmp_path: Path):
     assert pq.read_table(output).num_rows == 6
     assert value["drawn"]
     shown = run(*words, "--policies", "keep", "--force")
-    assert "against prefix, ms" in " ".join(shown.out.split())
+    assert "difference to prefix, ms" in " ".join(shown.out.split())
     assert "intervals say nothing" not in shown.out
     again = [each if each != "poisson:1000000" else "together" for each in words]
     assert "intervals say nothing" in run(*again, "--policies", "keep", "--force").out
