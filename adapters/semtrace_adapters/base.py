@@ -34,6 +34,8 @@ _PLACES: Final = 10
 _SURE: Final = 50
 """Percent from which on an adapter is sure that a source is its own."""
 _SHOWN: Final = 3
+_LOOKED_AT: Final = 64
+"""Files that are looked at to say why no adapter knows them, at most."""
 
 
 class LossReport:
@@ -257,6 +259,14 @@ def choose(paths: Sequence[Path], name: str | None = None) -> Adapter:
     if not sure or sure[0][0] == 0:
         if all(path.is_file() and path.stat().st_size == 0 for path in paths):
             raise WrongKindError("is empty: there is nothing to import", code="adapter.none", path=shown)
+        wide = next((path for path in files_in(paths)[:_LOOKED_AT] if is_wide(path)), None)
+        if wide is not None:
+            raise WrongKindError(
+                "is UTF-16 or UTF-32: what is imported is UTF-8",
+                code="adapter.encoding",
+                path=str(wide),
+                hint="write it again as UTF-8, as with iconv",
+            )
         raise WrongKindError(
             "no adapter knows these sources",
             code="adapter.none",
@@ -391,6 +401,18 @@ def read_as(name: str, paths: Sequence[Path]) -> tuple[str, ImportResult]:
     """
     adapter = choose(paths, name)
     return adapter.version, adapter.read(paths, ImportOptions())
+
+
+def is_wide(path: Path) -> bool:
+    """Whether a file seems to be text of two or four bytes a character, which no adapter reads."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError:
+        return False
+    if head.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
+        return True
+    return 3 * head.count(0) > len(head) and any(0 not in head[at::4] for at in range(4))
 
 
 def files_in(paths: Sequence[Path], suffixes: Container[str] | None = None) -> list[Path]:

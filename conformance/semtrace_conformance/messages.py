@@ -137,7 +137,9 @@ def parse_json(line: bytes) -> Any:
         value = json.loads(line.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate has no UTF-8 form
         _check_values(value)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise BadMessageError(f"not JSON: nested more than {DEPTH_LIMIT} deep") from error
+    except ValueError as error:
         raise BadMessageError(f"not JSON: {error}") from error
     return value
 

@@ -60,6 +60,19 @@ def test_a_link_to_itself_is_of_nobody(tmp_path):
     assert run("import", folder, "-o", out).code == 0
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
+def test_a_log_that_is_not_utf_8_is_named(tmp_path, encoding):
+    shutil.copytree(AUTOGEN, tmp_path / "run")
+    log, out = tmp_path / "run" / "events.jsonl", tmp_path / "out.semtrace"
+    log.write_bytes(log.read_text("utf-8").encode(encoding))
+    ran = run("import", tmp_path / "run", "-o", out, "--json")
+    left = {loss["code"]: loss for loss in ran.json["loss"]}
+    assert left["files.encoding"]["where"] == ["events.jsonl"]
+    ran = run("import", log, "-o", out, "--force")
+    assert ran.code == 2
+    assert "events.jsonl: is UTF-16 or UTF-32: what is imported is UTF-8" in "".join(ran.err.split("\n"))
+
+
 def test_many_files_are_counted(tmp_path):
     for at in range(5):
         shutil.copy(AUTOGEN / "events.jsonl", tmp_path / f"{at}.jsonl")

@@ -257,3 +257,6 @@ def test_what_is_no_certificate(tmp_path):
     path.write_text("{}", "utf-8")
     assert run("certificate", "verify", path).code == 1
     assert run("certificate", "verify", tmp_path / "none").code == 2
+    path.write_text("[" * 100_000, "utf-8")
+    ran = run("certificate", "verify", path)
+    assert (ran.code, "no certificate: not JSON: nested more than 64 deep" in ran.err) == (1, True)

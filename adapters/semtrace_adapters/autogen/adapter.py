@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from semtrace.errors import FormatError, SemtraceError
 from semtrace_adapters.autogen.convert import convert
 from semtrace_adapters.autogen.sources import Reader, files_of, kind_of, nothing_read
-from semtrace_adapters.base import ImportOptions, ImportResult, LossReport
+from semtrace_adapters.base import ImportOptions, ImportResult, LossReport, is_wide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,10 @@ class AutoGenAdapter:
                     "ignored",
                     "a saved state is the last snapshot, and says nothing of the run",
                     where=path.name,
+                )
+            elif kind == "other" and is_wide(path):
+                loss.add(
+                    "files.encoding", "lost", "a file that is UTF-16 or UTF-32, not UTF-8", where=path.name
                 )
             elif kind == "other":
                 loss.add("files.other", "ignored", "a file that is none of AutoGen's", where=path.name)
