@@ -125,7 +125,7 @@ def read_steps(paths: Sequence[Path], progress: Callable[[int], None] | None = N
                     f"line {number} is no record of a step log: {what_is_wrong(error)}",
                     code="vllm.line",
                     path=str(path),
-                    requirement="ST-VLM-010",
+                    requirement="ST-VLM-022",
                     hint="only the last line may be cut off",
                 ) from None
         if life is None:
@@ -484,7 +484,7 @@ def _no_log(path: Path) -> WrongKindError:
         "is no step log: it does not begin with the line of a server",
         code="vllm.log",
         path=str(path),
-        requirement="ST-VLM-010",
+        requirement="ST-VLM-022",
         hint="a step log is what vLLM writes with our recording scheduler (docs/vllm.md)",
     )
 

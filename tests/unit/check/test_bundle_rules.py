@@ -128,6 +128,13 @@ def test_what_can_be_read_is_checked_although_a_table_cannot(original: Path, tmp
     assert requirements(checked(members, tmp_path / "cut")) == ["ST-BND-012"]
 
 
+def test_bytes_are_compared_before_they_are_used(original: Path, tmp_path: Path) -> None:
+    """ST-BND-032: what is not what the manifest names is not looked into, so nothing else is found of it."""
+    members = read(original)
+    members[SEGMENTS] = b"no table at all"
+    assert requirements(checked(members, tmp_path / "x")) == ["ST-BND-012"]
+
+
 def test_all_damage_is_found_at_once(original: Path, tmp_path: Path) -> None:
     members = read(original)
     del members["tables/edges.arrow"]
@@ -294,6 +301,7 @@ def test_names_that_lead_out_of_the_bundle(original: Path, tmp_path: Path) -> No
 
 
 def test_links_are_not_followed(original: Path, tmp_path: Path) -> None:
+    """ST-BND-031: not even to the very bytes that belong there."""
     members = read(original)
     secret = tmp_path / "secret"
     secret.write_bytes(members.pop(SEGMENTS))

@@ -205,6 +205,7 @@ def test_blocks_of_questions_before_the_run_keep_what_they_got(client, tmp_path)
 
 
 def test_killed_while_it_wrote(client, tmp_path):
+    """ST-VLM-010."""
     whole = lines()
     path = write(tmp_path, whole[:-1], end=json.dumps(whole[-1]).encode()[:30])
     made = join(client, read_steps([path]))
@@ -255,7 +256,7 @@ def test_request_ids(name, sent):
 def test_no_step_log(tmp_path):
     with pytest.raises(FormatError, match="no step log") as error:
         read_steps([write(tmp_path, lines()[1:])])
-    assert error.value.requirement == "ST-VLM-010"
+    assert error.value.requirement == "ST-VLM-022"
     with pytest.raises(FormatError, match="no step log"):
         read_steps([write(tmp_path, [])])
     with pytest.raises(UsageError, match="cannot be read"):

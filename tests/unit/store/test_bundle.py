@@ -544,6 +544,7 @@ def test_an_execution_of_a_name_that_is_none(tmp_path, built, name):
 
 
 def test_a_member_of_two_tables(tmp_path, built):
+    """ST-BND-033: opening refuses it, before a member is read."""
     path, values = stored_manifest(tmp_path, built)
     values["executions"]["again"] = values["executions"]["native"]
     put(path, values)

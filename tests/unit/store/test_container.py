@@ -477,6 +477,7 @@ def bundle_folder(tmp_path):
 
 
 def test_links_in_a_folder_are_refused(tmp_path):
+    """ST-BND-004, ST-BND-031."""
     secret = tmp_path / "secret"
     secret.write_text("secret")
     folder = bundle_folder(tmp_path)

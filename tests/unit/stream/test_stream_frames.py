@@ -89,7 +89,7 @@ def test_every_flipped_bit_is_found_and_the_rest_recovered(tmp_path):
 
 
 def test_every_cut_is_a_torn_tail_or_the_end_of_a_record(tmp_path):
-    """ST-STR-032."""
+    """ST-STR-032, ST-STR-034."""
     whole = stream(tmp_path / "whole", PAYLOADS).read_bytes()
     ends = [FILE_HEADER_BYTES]
     for payload in PAYLOADS:
