@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,3 +116,26 @@ def test_a_run_that_is_killed_is_sealed_as_far_as_it_went(tmp_path, calls):
     assert ended <= known <= len(server_log(tmp_path)) + 3, "all that was logged as ended, and no call twice"
     assert "stream.open" in {loss.code for loss in made.info.loss}
     assert [str(finding) for finding in check_trace(made.trace)] == []
+
+
+def test_the_example_of_the_page(tmp_path):
+    """docs/autogen.md: the script as it stands, against the server that it names."""
+    page = (ROOT / "docs/autogen.md").read_text("utf-8")
+    script = page.partition("```python\n# trip.py\n")[2].partition("```")[0]
+    (tmp_path / "trip.py").write_text(script, "utf-8")
+    with start_server(tmp_path / "server.jsonl") as server:
+        done = subprocess.run(
+            [PYTHON, "trip.py", server.url],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'adapters'}"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-2000:]
+    made = sealed(tmp_path)
+    assert (len(made.llm), len(made.tools)) == (5, 1)
+    names = made.trace.operations.strings("name")
+    assert sorted(names) == ["boss", "clerk", "forecaster", "forecaster", "weather", "writer"]
+    replays(made)
