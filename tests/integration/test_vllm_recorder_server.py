@@ -36,7 +36,7 @@ def trace():
 @pytest.fixture(scope="module")
 def ran(trace, tmp_path_factory):
     """A token-locked replay on the server: its execution, and the step log."""
-    folder = tmp_path_factory.mktemp("witness")
+    folder = tmp_path_factory.mktemp("recorder")
     model = tiny_model(folder / "model")
     write_bundle(folder / "trace.semtrace", trace)
     log = folder / "steps.jsonl"

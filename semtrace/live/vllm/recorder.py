@@ -8,7 +8,7 @@ A step's lines are written together, in one call of the operating system, when t
 has lost no more than the step that it was in.
 
 Beside its own record it writes down what vLLM says of the same things: the events of its KV cache, where vLLM makes them, and the
-statistics of its scheduler, where it keeps them. `witness` holds them against the record.
+statistics of its scheduler, where it keeps them. `compared` holds them against the record.
 
 A server that cannot open its file does not start. After that nothing that goes wrong here reaches vLLM: it is told once, in the server's log, and recording ends.
 """

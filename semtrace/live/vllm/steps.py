@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from semtrace.engine.log import detail_tables
 from semtrace.errors import FormatError, WrongKindError
+from semtrace.live.vllm.compared import Compared, Comparer
 from semtrace.live.vllm.log_lines import log_lines, what_is_wrong
 from semtrace.live.vllm.names import FORMAT, VERSION, external
 from semtrace.live.vllm.requests import refused, rows_of_requests
-from semtrace.live.vllm.witness import Compared, Witness
 from semtrace.records.columns import NULL
 from semtrace.records.enums import BlockAction, Evidence, Phase, Tier
 from semtrace.records.execution import Execution
@@ -180,14 +180,14 @@ class _Life:
             str, int | None
         ] = {}  # by its id in vLLM's front, a request's number; None for several at once
         self._ended: dict[int, int] = {}  # by place, the Unix time of its last step's end
-        self._witness = Witness(log.compared, record)
+        self._comparer = Comparer(log.compared, record)
         if not record["moves"]:
             log.has_moves = False
 
     def take(self, kind: str, record: dict[str, Any]) -> None:
         """A line; of kinds that others add nothing is read (ST-VLM-012)."""
         log = self._log
-        self._witness.take(kind, record)
+        self._comparer.take(kind, record)
         if kind == "request":
             self._place[record["n"]] = len(log.names)
             log.names.append(str(record["id"]))
@@ -232,7 +232,7 @@ class _Life:
         place = NULL if number is None else self._place[number]
         if number is None or place not in self._ended:
             return
-        self._witness.ended(number, record)
+        self._comparer.ended(number, record)
         before = log.unix_ns[place] - int(record["arrived_unix_ns"])
         after = int(record["ended_unix_ns"]) - self._ended.pop(place)
         parts = (int(record[name]) for name in _FRONT[2:5])

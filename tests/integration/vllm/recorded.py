@@ -17,8 +17,8 @@ from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from semtrace.live.vllm.compared import Compared, Comparer
 from semtrace.live.vllm.recorder import recording
-from semtrace.live.vllm.witness import Compared, Witness
 
 records = []
 
@@ -101,12 +101,12 @@ def difference(rows):
     return None, seen
 
 
-def witnessed(told):
+def compared_with(told):
     """What vLLM's own events and statistics say to records."""
     compared = Compared()
-    witness = Witness(compared, told[0])
+    comparer = Comparer(compared, told[0])
     for record in told[1:]:
-        witness.take(record["kind"], record)
+        comparer.take(record["kind"], record)
     return compared
 
 
@@ -146,8 +146,8 @@ def main():
         wrong, seen = difference(drive.record(config, case))
         found = {}
         for name, made in mutations(random.Random(len(records))):
-            found[name] = int(witnessed(made).contradictions > 0)
-        sys.stdout.write(json.dumps([wrong, seen, witnessed(records).as_dict(), found]) + "\n")
+            found[name] = int(compared_with(made).contradictions > 0)
+        sys.stdout.write(json.dumps([wrong, seen, compared_with(records).as_dict(), found]) + "\n")
         sys.stdout.flush()
 
 

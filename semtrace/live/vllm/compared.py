@@ -55,7 +55,7 @@ class _Request:
     holds: list[int] = field(default_factory=list)
 
 
-class Witness:
+class Comparer:
     """One run of a server, from its line `server` on (ST-VLM-020, ST-VLM-021).
 
     Args:
