@@ -150,6 +150,13 @@ def _artifacts(value: dict[str, Any]) -> str:
     return ", ".join([f"{value['total']:,}", f"{value['bytes']:,} bytes", *elsewhere])
 
 
+def _is_part(value: dict[str, Any]) -> bool:
+    """Whether tasks were left out of what was converted, by a filter or a sample."""
+    now = value.get("tasks", 0)
+    steps = [step for step in value["lineage"] if step["step"] in ("filter", "sample")]
+    return any(each["tasks"] > now for step in steps for each in step["inputs"])
+
+
 def _info_text(value: dict[str, Any], headers: "Mapping[str, ExecutionHeader]") -> "list[RenderableType]":
     from rich.markup import escape
     from rich.table import Table
@@ -192,7 +199,8 @@ def _info_text(value: dict[str, Any], headers: "Mapping[str, ExecutionHeader]") 
         table.add_row("source", escape(f"{source['name']} ({source['bytes']:,} bytes, {source['adapter']})"))
     parts.append(table)
     if value["loss"]:
-        parts.append("[bold]loss report[/bold]")
+        of = " (of the whole, of which tasks were left out since)" if _is_part(value) else ""
+        parts.append(f"[bold]loss report[/bold]{of}")
         for loss in value["loss"]:
             where = f" ({', '.join(loss['where'][:3])})" if loss.get("where") else ""
             parts.append(escape(f"  {loss['effect']:9} {loss['count']:>5} × {loss['message']}{where}"))

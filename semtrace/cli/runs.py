@@ -381,6 +381,9 @@ def _scenario(
     elif changes:
         from semtrace.records.document import with_changes
 
+        if chosen.get("name", "ideal") == "ideal":
+            _refuse_engine_keys(changes)
+
         chosen["settings"] = with_changes(chosen.get("settings", {}), changes)
     if chosen:
         values["backend"] = chosen
@@ -416,6 +419,21 @@ def _engine(
     if given and name is None:
         return parse_engine(change_engine(given, changes), path="backend.settings", trace=trace).as_json()
     return read_engine(name, changes, trace=trace).as_json()
+
+
+def _refuse_engine_keys(changes: dict[str, Any]) -> None:
+    """Refuse settings of an engine where there is none: who sets them has left it out."""
+    from semtrace.engine.document import EngineDocument
+    from semtrace.replay.ideal import IdealSettings
+
+    for key in changes:
+        first = key.partition(".")[0]
+        if first in EngineDocument.model_fields and first not in IdealSettings.model_fields:
+            raise UsageError(
+                f"--set {key[:60]}: a setting of a simulated engine, and this replay has none: its backend is ideal",
+                code="replay.set",
+                hint="give --engine too; semtrace engines lists the ready ones",
+            )
 
 
 def setting_of(setting: str) -> tuple[str, int | float | bool | str]:

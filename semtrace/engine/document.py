@@ -24,7 +24,7 @@ from semtrace.errors import DocumentError, UsageError
 from semtrace.records.document import Document, read_values, with_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from semtrace.engine.cost import Cost
     from semtrace.records.trace import Trace
@@ -141,6 +141,16 @@ def ready_documents() -> dict[str, Path]:
     return {path.stem: path for path in sorted(files)}
 
 
+def _nearest(given: str, ready: Iterable[str]) -> list[str]:
+    """What may have been meant: all names that begin with what was given; without one, all that are equally near."""
+    longer = sorted((name for name in ready if given and name.startswith(given)), key=len)
+    if longer:
+        return longer
+    near = difflib.get_close_matches(given, ready, n=20, cutoff=0.4)
+    shares = [difflib.SequenceMatcher(None, given, name).ratio() for name in near]
+    return sorted(name for name, share in zip(near, shares, strict=True) if share == max(shares))
+
+
 def read_engine(
     given: str | None,
     changes: Mapping[str, object],
@@ -174,9 +184,10 @@ def read_engine(
                     path=name,
                     hint=EngineDocument.HINT,
                 )
-            near = difflib.get_close_matches(name.casefold(), ready, n=1, cutoff=0.4)
+            near = _nearest(name.casefold(), ready)
             raise DocumentError(
-                f"no engine {name[:60]!r}" + (f", did you mean {near[0]!r}?" if near else ""),
+                f"no engine {name[:60]!r}"
+                + (f", did you mean {' or '.join(map(repr, near))}?" if near else ""),
                 code="engine.unknown",
                 path="engine",
                 requirement="ST-ENG-001",

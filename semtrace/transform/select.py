@@ -59,6 +59,8 @@ def keep_tasks(parts: Parts, kept: NDArray[np.bool_], step: Step) -> Parts:
     trace = with_own_content(number_shared(made, parts.trace.content), [parts])
     executions, carried = of_tasks(parts.executions, moved, show(work_digest(trace)))
     notes = list(step.notes)
+    if parts.info.loss:
+        notes.append("the loss report is that of the whole, of which tasks are left out now")
     if adopted:
         notes.append(f"{adopted} state versions written by tasks that are left out became initial versions")
     step = step.model_copy(update={"executions": carried, "notes": notes})

@@ -67,7 +67,7 @@ def test_both_forms_leave_the_same_execution(trace: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--engine", "qwen3-8b-a10"], "did you mean 'qwen3-8b-a100'?"),
+        (["--engine", "qwen3-8b-a10"], "did you mean 'qwen3-8b-a100' or"),
         (["--engine", "nothing.yaml"], "nothing.yaml"),
         (["--backend", "engine", "--set", "schedular.max_num_seqs=3"], "did you mean 'scheduler'?"),
         (["--backend", "engine", "--set", "scheduler.max_num_seqs=many"], "scheduler.max_num_seqs"),

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -71,13 +72,19 @@ def listing(name: str) -> str:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which pip has installed the package."""
     folder = tmp_path_factory.mktemp("package")
-    entries = listing("pyproject.toml").replace('"semtrace.policies"', "semtrace.policies").replace('"', "")
+    package = tomllib.loads(listing("pyproject.toml"))
+    project = package["project"]
+    entries = "".join(
+        f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in named.items())
+        for group, named in project["entry-points"].items()
+    )
+    assert (project["name"], project["version"]) == ("mine", "1.0")
     files = {
-        "mine.py": listing("mine.py"),
+        **{f"{module}.py": listing(f"{module}.py") for module in package["tool"]["setuptools"]["py-modules"]},
         "wrong.py": WRONG,
         "mine-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n",
         "mine-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "mine-1.0.dist-info/entry_points.txt": entries.replace("project.entry-points.", "")
+        "mine-1.0.dist-info/entry_points.txt": entries
         + "leaks = wrong:Leaks\nlooks-ahead = wrong:LooksAhead\n",
     }
     files["mine-1.0.dist-info/RECORD"] = "".join(

@@ -164,3 +164,30 @@ def test_a_comparison_of_policies_says_when_nothing_was_found(folder: Path, tmp_
     assert "it is not the difference of the medians beside it" in told
     shared = " ".join(run("compare-policies", folder / "run.semtrace", *words).out.split())
     assert "hit tokens are 0" not in shared
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--set", "kv_tokens=100"], "give --engine too"),
+        (["--set", "scheduler.max_num_seqs=4"], "its backend is ideal"),
+        (["--set", "c0_nz=4"], "c0_ns"),
+        (["--engine", "qwen3-8b"], "did you mean 'qwen3-8b-a100' or 'qwen3-8b-a800' or 'qwen3-8b-a100-host'?"),
+        (["--engine", "qwen3-8b-b100"], "did you mean 'qwen3-8b-a100'?"),
+    ],
+)
+def test_wrong_options_of_a_replay_say_what_was_meant(
+    folder: Path, tmp_path: Path, words: list[str], says: str
+):
+    ran = run("replay", folder / "run.semtrace", "-o", tmp_path / "e.semtrace", *words)
+    assert ran.code == 2
+    assert says in " ".join(ran.err.split())
+
+
+def test_the_loss_report_of_a_part_is_told_to_be_of_the_whole(folder: Path, tmp_path: Path):
+    two, one = tmp_path / "two.semtrace", tmp_path / "one.semtrace"
+    assert run("merge", folder / "run.semtrace", folder / "run.semtrace", "-o", two).code == 0
+    drawn = run("sample", two, "-n", "1", "-o", one)
+    assert "the loss report is that of the whole" in drawn.out
+    assert "loss report (of the whole" in run("info", one).out
+    assert "loss report (of the whole" not in run("info", two).out

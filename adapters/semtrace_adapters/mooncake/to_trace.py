@@ -191,7 +191,7 @@ class _ToTrace:
         self._report(
             "blocks.tail",
             "lost",
-            "the last, partial block of an input has an id in the source; the trace keeps it, and takes the block for private",
+            "sharing of the last, partial block of an input: its id is kept for an export, and no engine finds the block",
             tail,
         )
         distinct = len(np.unique(tail_ids))
