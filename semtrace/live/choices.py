@@ -103,7 +103,7 @@ class Choices:
                 f"which model to ask for is not known: the server lists {listed}{why}",
                 code="live.model",
                 path="backend.settings.model",
-                hint=f"name it: model: NAME{at}",
+                hint=f"name it: --model NAME, or model: NAME in the backend's settings{at}",
             )
         if self._settings.model is not None and found.models and found.model not in found.models:
             raise ReplayError(
@@ -153,7 +153,7 @@ class Choices:
             path=self._settings.url,
             requirement="ST-LIV-021",
             hint="start vLLM with --logits-processors semtrace.live.vllm.plugin:ForcedTokens or with --enable-trace-replay --enable-scale-out, "
-            "or replay with --mode length_locked",
+            "or replay with --mode length-locked",
         )
 
     @cached_property

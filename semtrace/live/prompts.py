@@ -206,7 +206,7 @@ class Inputs:
                 "which ids synthetic tokens may have is not known",
                 "settings",
                 "vocabulary",
-                hint="state them: vocabulary: {first: 1000, size: 32000}",
+                hint="state how many the server has: --set vocabulary.size=32000, or vocabulary: {size: 32000} in its settings",
             )
         if self.kind != "text":
             yield from found(
@@ -224,7 +224,8 @@ class Inputs:
                 "the token ids of the output of operation {row} are not known, so they cannot be locked",
                 table="operations",
                 column="output_token_ids",
-                hint="replay length_locked, or lock such outputs to ids made up for the purpose (synthetic_outputs)",
+                hint="replay with --mode length-locked, or lock such outputs to ids made up for the purpose: "
+                "--set synthetic_outputs=true",
             )
 
     def _without_text(self) -> Iterator[Finding]:

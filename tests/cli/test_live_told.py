@@ -87,10 +87,13 @@ def test_a_model_that_the_server_does_not_have_is_named():
     assert good_one.code == 0
 
 
-def test_one_of_several_models_must_be_named():
+def test_one_of_several_models_must_be_named(trace: str, tmp_path: Path):
     with raw_server(lambda _: [as_json({"data": [{"id": "a"}, {"id": "b"}]})]) as server:
         told = run("doctor", "--url", server.url)
-    assert told.code == 1
+        refused = run("replay", trace, "--url", server.url, "-o", tmp_path / "run.semtrace")
+    assert (told.code, refused.code) == (1, 1)
+    assert "the server lists a, b" in said(refused)
+    assert "--model NAME" in said(refused)
     assert "it has a, b (name one: --model)" in said(told)
 
 
