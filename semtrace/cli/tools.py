@@ -234,7 +234,7 @@ def redact(
 ) -> None:
     """Withhold content above a content level; the trace still gives the same schedule.
 
-    Tasks get neutral names; those of agents, tools and states stay.
+    Tasks get neutral names; other names stay.
     """
     from semtrace.records.enums import ContentLevel
     from semtrace.transform.redact import redact as run

@@ -61,7 +61,7 @@ def redact(parts: Parts, level: ContentLevel, *, annotations: bool = True, task_
     if not task_names:
         tables["tasks"], changed = _neutral_names(trace.tasks)
         notes.append(f"{changed} tasks have neutral names")
-    of = "all names" if task_names else "names of agents, tools and states"
+    of = "all names" if task_names else "other names"
     notes.append(f"{of}, sizes and generation settings are as they were: look at them before you share")
     if not annotations:
         kept = pc.starts_with(trace["annotations"].array("key"), _KEPT_ANNOTATIONS)

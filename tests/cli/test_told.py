@@ -172,7 +172,10 @@ def test_a_comparison_of_policies_says_when_nothing_was_found(folder: Path, tmp_
         (["--set", "kv_tokens=100"], "give --engine too"),
         (["--set", "scheduler.max_num_seqs=4"], "its backend is ideal"),
         (["--set", "c0_nz=4"], "c0_ns"),
-        (["--engine", "qwen3-8b"], "did you mean 'qwen3-8b-a100' or 'qwen3-8b-a800' or 'qwen3-8b-a100-host'?"),
+        (
+            ["--engine", "qwen3-8b"],
+            "did you mean 'qwen3-8b-a100' or 'qwen3-8b-a800' or 'qwen3-8b-a100-host'?",
+        ),
         (["--engine", "qwen3-8b-b100"], "did you mean 'qwen3-8b-a100'?"),
     ],
 )

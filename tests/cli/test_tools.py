@@ -91,7 +91,7 @@ def test_redact(folder):
     out = folder / "out"
     ran = run("redact", folder / "crew", "--level", "shape", "--drop-annotations", "-o", out)
     assert ran.code == 0
-    assert "names of agents, tools and states, sizes and generation settings are as they were" in ran.out
+    assert "other names, sizes and generation settings are as they were" in ran.out
     bundle = checked(out)
     assert bundle.manifest.trace.content_level == "shape"
     assert bundle.manifest.trace.packs == []
