@@ -56,6 +56,12 @@ ExecutionArgument = Annotated[
         "or the name of an execution in the trace's own bundle.",
     ),
 ]
+PlanOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="PLAN", help="The plan that was to be followed; the execution's own if left out."
+    ),
+]
 
 
 class InvalidInputError(FormatError):

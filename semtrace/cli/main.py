@@ -16,7 +16,7 @@ COMMANDS: Final[dict[str, str]] = {
     "replay": "runs:replay",
     "doctor": "live:doctor",
     "join": "live:join",
-    "audit": "results:audit",
+    "audit": "audits:audit",
     "measure": "results:measure",
     "compare": "results:compare",
     "calibrate": "calibrate:calibrate",
