@@ -13,7 +13,7 @@ import pyarrow as pa
 from semtrace.engine.log import detail_tables
 from semtrace.errors import FormatError, WrongKindError
 from semtrace.live.vllm.compared import Compared, Comparer
-from semtrace.live.vllm.log_lines import log_lines, what_is_wrong
+from semtrace.live.vllm.log_lines import check_numbers, log_lines, what_is_wrong
 from semtrace.live.vllm.names import FORMAT, VERSION, external
 from semtrace.live.vllm.requests import refused, rows_of_requests
 from semtrace.records.columns import NULL
@@ -112,6 +112,8 @@ def read_steps(paths: Sequence[Path], progress: Callable[[int], None] | None = N
             try:
                 record = orjson.loads(line)
                 kind = record["kind"]
+                if kind == "server" or life is not None:
+                    check_numbers(record)
                 if kind == "server":
                     life = _begin(log, record, path)
                 elif life is None:

@@ -298,6 +298,32 @@ def test_a_line_that_is_none(tmp_path):
         read_steps([path])
 
 
+@pytest.mark.parametrize(
+    ("kind", "member", "value"),
+    [
+        ("server", "rank", 1 << 40),
+        ("server", "block_bytes", {}),
+        ("request", "monotonic_ns", -1),
+        ("request", "prompt_tokens", 1 << 40),
+        ("step", "free_blocks", -1),
+        ("step", "entries", [[0, "new", 0, 1 << 40]]),
+        ("step", "entries", [[0, "new", 0, (1 << 32) - 1], [1, "new", 0, 1]]),
+        ("step", "entries", [[0, "new", 0, 1.5]]),
+        ("step", "moves", [["allocate", 0, 0, [[0, 1 << 40]]]]),
+        ("step", "moves", [["allocate", 0, 0, [[-1, 1]]]]),
+        ("step", "moves", [["allocate", 0, -1, [[0, 1]]]]),
+        ("computed", "yielded", [[0, -1]]),
+    ],
+)
+def test_numbers_that_no_server_has(tmp_path, kind, member, value):
+    """What is made of them would take memory without end, or be in no column."""
+    records = lines()
+    next(record for record in records if record["kind"] == kind)[member] = value
+    says = "is no step log" if kind == "server" else "is no whole number from"
+    with pytest.raises(FormatError, match=says):
+        read_steps([write(tmp_path, records)])
+
+
 def test_a_time_that_is_none(tmp_path):
     records = lines()
     records[1]["unix_ns"] = 1 << 63
