@@ -346,7 +346,7 @@ class _Joined:
             "free_blocks": free[used],
         }
         made = detail_tables(steps, self._runs(index[dense]))
-        size = {told["block_bytes"] for told in log.servers.values()}
+        size = {told.get("block_bytes") for told in log.servers.values()}
         if log.has_moves and len(size) == 1 and None not in size:
             made["blocks"] = self._blocks(size.pop())
         self.kept = frozenset(made)

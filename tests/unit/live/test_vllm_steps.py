@@ -221,6 +221,12 @@ def test_blocks_that_are_not_told_are_absent(client, tmp_path):
     assert made.header.detail == ["steps", "step_runs"]
 
 
+def test_blocks_of_an_unknown_size_are_absent(client, tmp_path):
+    records = lines()
+    del records[0]["block_bytes"]
+    assert join(client, read_steps([write(tmp_path, records)])).header.detail == ["steps", "step_runs"]
+
+
 def test_two_engines_of_a_server(client, tmp_path):
     first, second = lines(), lines()
     second[0]["rank"] = 1
