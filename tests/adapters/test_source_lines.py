@@ -19,7 +19,7 @@ RECORD = b"2025-01-02 03:04:05.678 | INFO     | metagpt.team:invest:1 - Investme
 SINK = json.dumps({"text": "x\n", "record": {"name": "metagpt.team", "message": "x"}}).encode()
 REQUEST = b'{"timestamp": 0, "input_length": 700, "output_length": 20, "hash_ids": [0, 1]}'
 SERVER = json.dumps(
-    {"kind": "server", "format": FORMAT, "version": VERSION, "rank": 0, "moves": True}
+    {"kind": "server", "format": FORMAT, "version": VERSION, "rank": 0, "block_size": 16, "moves": True}
 ).encode()
 LOGS = {
     "autogen": ("events.jsonl", EVENT),

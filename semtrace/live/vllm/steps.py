@@ -346,9 +346,10 @@ class _Joined:
             "free_blocks": free[used],
         }
         made = detail_tables(steps, self._runs(index[dense]))
-        size = {told.get("block_bytes") for told in log.servers.values()}
-        if log.has_moves and len(size) == 1 and None not in size:
-            made["blocks"] = self._blocks(size.pop())
+        sizes = {told.get("block_bytes") for told in log.servers.values()}
+        size = sizes.pop() if len(sizes) == 1 else None
+        if log.has_moves and size is not None:
+            made["blocks"] = self._blocks(size)
         self.kept = frozenset(made)
         return made
 
