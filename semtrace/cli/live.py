@@ -17,6 +17,7 @@ from semtrace.cli.common import (
     bundle_path,
     command,
     emit,
+    finding_lines,
     milliseconds,
     open_execution,
     progress,
@@ -81,8 +82,10 @@ def join(
     """Join a replay with the steps that a vLLM server wrote down, by the ids of requests.
 
     The execution then says what was scheduled in which step, on which blocks, and the audit judges it. Where vLLM's own events and counts
-    say otherwise than its scheduler's record, the command tells and ends with status 1.
+    say otherwise than its scheduler's record, or the times and counts of a log make no valid execution, the command tells and ends with
+    status 1.
     """
+    from semtrace.check.executions import check_execution
     from semtrace.live.vllm.steps import join as joined_with
     from semtrace.live.vllm.steps import read_steps
     from semtrace.store.bundle import write_bundle
@@ -103,8 +106,10 @@ def join(
         **{table: made[table].rows for table in made.header.detail},
         "vllm_steps": made.header.environment.get("vllm_steps"),
     }
-    emit(value, as_json=json_output, text=lambda: _joined_text(value))
-    return ExitCode.FINDINGS if steps.compared.contradictions else ExitCode.OK
+    findings = check_execution(made, None)
+    value["findings"] = [each.as_dict() for each in findings]
+    emit(value, as_json=json_output, text=lambda: [*_joined_text(value), *finding_lines(findings)])
+    return ExitCode.FINDINGS if steps.compared.contradictions or findings else ExitCode.OK
 
 
 def _joined_text(value: dict[str, Any]) -> "list[RenderableType]":

@@ -30,13 +30,13 @@ def at(ns: int, ahead: int = 0) -> dict[str, int]:
     return {"unix_ns": UNIX + ns + ahead, "monotonic_ns": MONOTONIC + ns}
 
 
-def two_calls() -> Any:
-    """Two calls."""
+def two_calls(prompts: tuple[int, int] = (7, 3)) -> Any:
+    """Two calls with prompts of so many tokens."""
     return graph(
         {
             "operations": [
-                {"name": "a", "kind": "llm", "prompt": 7, "output": 3},
-                {"name": "b", "kind": "llm", "prompt": 3, "output": 3},
+                {"name": "a", "kind": "llm", "prompt": prompts[0], "output": 3},
+                {"name": "b", "kind": "llm", "prompt": prompts[1], "output": 3},
             ]
         }
     )

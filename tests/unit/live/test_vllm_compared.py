@@ -21,7 +21,7 @@ A, B, C, D = (f"{each:016x}" for each in range(10, 14))
 @pytest.fixture
 def client():
     """What a client has of two calls."""
-    return client_of(two_calls())
+    return client_of(two_calls((8, 9)))
 
 
 def request(number, ns, prompt, name):

@@ -451,3 +451,16 @@ def test_the_command_join(client, tmp_path):
     assert run("join", run_, log, "-o", out).code == 2
     assert run("join", run_, run_, "-o", tmp_path / "other").code == 2
     assert run("join", tmp_path / "none", log, "-o", tmp_path / "other").code == 2
+
+
+def test_a_log_whose_times_contradict_each_other_is_told_of(client, tmp_path):
+    records = [
+        {**record, **at(15)} if record["kind"] == "computed" and record["step"] == 1 else record
+        for record in lines()
+    ]
+    run_, out = tmp_path / "run.semtrace", tmp_path / "joined.semtrace"
+    write_bundle(run_, executions={"replay": client})
+    told = run("join", run_, write(tmp_path, records), "-o", out, "--json")
+    assert told.code == 1
+    assert {each["requirement"] for each in told.json["findings"]} >= {"ST-EXE-012"}
+    assert open_bundle(out).execution("replay")["steps"].rows == 4  # nothing of it is lost
