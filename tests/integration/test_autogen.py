@@ -150,9 +150,9 @@ def test_two_instrumentors_do_not_double_the_calls(doubled):
 
 
 def test_what_the_guide_says_to_do_records_all(tmp_path):
-    """The code in docs/autogen.md, run as it stands."""
+    """The parts of docs/autogen.md for a program of one's own, run as they stand; its whole program is run in test_autogen_recorder."""
     text = (ROOT / "docs" / "autogen.md").read_text(encoding="utf-8")
-    log, spans = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    _whole, log, spans = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     program = f"""
 import asyncio
 import sys
