@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,7 @@ from semtrace.records.enums import Availability, ContentLevel, OperationKind
 from semtrace.records.media import content_level
 from semtrace.store.bundle import open_bundle, write_bundle
 from semtrace.store.digests import execution_digest, show, trace_digest, work_digest
+from semtrace.store.manifest import SourceFile
 from semtrace.testing import random_trace
 from semtrace.transform.bundle_parts import Parts
 from semtrace.transform.filter import filter_tasks
@@ -59,6 +63,29 @@ def test_keys_are_thrown_away():
     deeper = redact(redact(whole, ContentLevel.TOKEN_IDS), ContentLevel.SHAPE)
     assert findings(deeper) == []
     assert [step["parameters"]["level"] for step in deeper.info.lineage] == ["token_ids", "shape"]
+
+
+def test_nobody_can_compare_with_a_guess():
+    """ST-LIN-063: no digest of what was there before is left, those of the lineage, of files and of old ids included."""
+    whole = parts_of(crew().build())
+    file = SourceFile(
+        name="events.jsonl", bytes=3, digest=show(b"\7" * 32), adapter="autogen", adapter_version="1"
+    )
+    whole = replace(whole, info=replace(whole.info, sources=[file]))
+    piece = merge_traces([filter_tasks(whole, [f"task={at}"]) for at in (2, 0)])
+    made = redact(piece, ContentLevel.SHAPE)
+    assert findings(made) == []
+    before = {
+        show(digest(parts.trace))[7:] for parts in (whole, piece) for digest in (work_digest, trace_digest)
+    }
+    before |= {each.hex() for parts in (whole, piece) for each in parts.trace["artifacts"].digests()}
+    before.add((b"\7" * 32).hex())
+    said = json.dumps([made.info.lineage, [each.as_json() for each in made.info.sources]])
+    keys = {key for key in made.trace["annotations"].strings("key") if key.startswith("semtrace.id/")}
+    assert keys
+    assert [name for name in before if name[:16] in said + " ".join(keys)] == []
+    digits = {key.removeprefix("semtrace.id/") for key in keys}
+    assert all(f"blake3:{each}" in said for each in digits)  # old ids can still be followed
 
 
 def test_parts_of_one_redacted_trace_go_together_again():
