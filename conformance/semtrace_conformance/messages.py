@@ -178,7 +178,7 @@ def parse_answer(line: bytes, wanted: str) -> Accepted | Rejected | Failed:
     Raises:
         BadMessageError: it is none, or the answer to something else.
     """
-    answer = _validated(ANSWER, parse_json(line))
+    answer = _validated(ANSWER, _said(line))
     if answer.id != wanted:
         raise BadMessageError(f"an answer to {answer.id!r}, asked was {wanted!r}")
     return answer
@@ -190,7 +190,15 @@ def parse_greeting(line: bytes) -> Started | Mismatch:
     Raises:
         BadMessageError: it is none.
     """
-    return _validated(GREETING, parse_json(line))
+    return _validated(GREETING, _said(line))
+
+
+def _said(line: bytes) -> Any:
+    """What a line of a testee spells; one that is none is shown."""
+    try:
+        return parse_json(line)
+    except BadMessageError as error:
+        raise BadMessageError(f"{error}; it begins {line[:60].decode(errors='replace')!a}") from error
 
 
 T = TypeVar("T")

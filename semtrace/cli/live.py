@@ -147,7 +147,9 @@ def _text(value: dict[str, Any]) -> "list[RenderableType]":
         if value[key] is not None:
             shown = f"{value[key]:,}" if isinstance(value[key], int) else str(value[key])
             facts.append(f"{name} {shown}")
-    software = " ".join(str(value[key]) for key in ("server", "version") if value[key])
+    software = ", ".join(
+        f"{word} {value[key]}" for word, key in (("behind", "server"), ("version", "version")) if value[key]
+    )
     table = Table(box=None, pad_edge=False)
     for heading in ("what", "found", "how it is known"):
         table.add_column(heading, overflow="fold")

@@ -268,6 +268,11 @@ def _form(header: "ExecutionHeader") -> dict[str, Any]:
     return {KEY: header.environment[KEY]} if KEY in header.environment else {}
 
 
+def _how_many(value: dict[str, Any]) -> str:
+    ended = value["events"] - value["unfinished"]
+    return f"{ended} of {value['events']}" if value["unfinished"] else str(ended)
+
+
 def _text(value: dict[str, Any], header: "ExecutionHeader") -> "list[RenderableType]":
     from rich.markup import escape
 
@@ -278,7 +283,7 @@ def _text(value: dict[str, Any], header: "ExecutionHeader") -> "list[RenderableT
     backend, arrivals = setup_lines(header)
     lines: list[RenderableType] = [
         escape(
-            f"replayed {value['instances']} instances, {value['events']} operations under plan {value['plan']}; "
+            f"replayed {value['instances']} instances, {_how_many(value)} operations under plan {value['plan']}; "
             f"the last ended at {milliseconds(value['end_ns'])} ms"
         ),
         escape(

@@ -334,12 +334,14 @@ def _judge_late(case: Case, reported: NDArray[np.bool_]) -> Lateness | None:
     ledger.skip("ST-AUD-033", "submitted early, which is reported", int((known & reported).sum()))
     at = np.flatnonzero(known & ~reported)
     tolerance = case.tolerance_ns
+    hint = "a replayer is late where it has no core of its own; --tolerance-ns allows more"
     case.judge(
         "ST-AUD-033",
         at,
         late[at] > tolerance,
         lambda i: f"submitted {int(late[at[i]])} ns after its release, allowed are {tolerance} ns",
         column="submitted_ns",
+        hint=hint if slots.execution.header.clock == "wall" else None,
     )
     within = int(((late >= 0) & (late <= tolerance) & known).sum())
     distribution = Distribution.of(late[known], int((~known).sum()))

@@ -114,9 +114,11 @@ def requests_of(execution: Execution) -> dict[str, int | float | None]:
         values = events.ints(name)
         made[f"sum.{name}"] = int(values[ran & (values != NULL)].sum())
     submitted, finished = (events.ints(each) for each in ("submitted_ns", "finished_ns"))
+    output = events.ints("output_tokens")
     known = (submitted != NULL) & (finished != NULL)
     span = int(finished[known].max() - submitted[known].min()) if known.any() else 0
-    rate = made["sum.output_tokens"] * 1e9 / span if span else None
+    told = known & (output != NULL)
+    rate = int(output[told].sum()) * 1e9 / span if span and told.any() else None
     return {**made, "output_tokens_per_second": rate}
 
 

@@ -70,7 +70,9 @@ def redact(parts: Parts, level: ContentLevel, *, annotations: bool = True, task_
     of = "all names" if task_names else "other names"
     notes.append(f"{of}, sizes and generation settings are as they were: look at them before you share")
     if annotations:
-        said = sum(not key.startswith(_KEPT_ANNOTATIONS) for key in trace["annotations"].strings("key") if key)
+        said = sum(
+            not key.startswith(_KEPT_ANNOTATIONS) for key in trace["annotations"].strings("key") if key
+        )
         if said:
             notes.append(f"{said} annotations stay as they were, which may say what the source's log said")
     else:
