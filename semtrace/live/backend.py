@@ -12,7 +12,7 @@ from semtrace.live.asking import CHAT, COMPLETIONS, EMBEDDINGS, Asker
 from semtrace.live.bodies import Bodies
 from semtrace.live.choices import Choices
 from semtrace.live.client import Client
-from semtrace.live.clock import WallClock
+from semtrace.live.clock import WallClock, sleep_ns
 from semtrace.live.connections import Pool
 from semtrace.live.doctor import MESSAGES, PROMPT
 from semtrace.live.expected import expected_order
@@ -204,7 +204,7 @@ class HttpBackend:
         if flights.news:
             pool.turn(0)
         elif wait_ns <= IDLE_NS or not (pool.turn(0) or pool.tend() or self._bodies.ahead(wait_ns)):
-            pool.turn(wait_ns)
+            pool.turn(sleep_ns(wait_ns))
         return flights.news
 
     def submit(self, now_ns: int, requests: Sequence[Request]) -> list[int | None]:

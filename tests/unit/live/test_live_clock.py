@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 
-from semtrace.live.clock import WallClock
+from semtrace.live.clock import NAP_NS, NAPPING_NS, WallClock, sleep_ns
 from support.raw_server import until
 
 
@@ -44,6 +44,18 @@ def test_a_sleep_ends_before_the_time_and_what_is_late_is_not_slept_for():
     assert 0 < waits[0] < 500_000_000
     assert waits[1] == 0  # one look at the sockets, however late it is
     assert waits[2] == 1_000_000_000
+
+
+def test_sleeps_are_short_when_something_is_due_soon():
+    assert sleep_ns(0) == 0
+    assert sleep_ns(NAP_NS - 1) == NAP_NS - 1
+    assert sleep_ns(NAPPING_NS) == NAP_NS
+    assert sleep_ns(1_000_000_000) == 1_000_000_000 - NAPPING_NS
+    left, sleeps = 200_000_000, 0
+    while left:
+        left -= sleep_ns(left)
+        sleeps += 1
+    assert sleeps == 1 + NAPPING_NS // NAP_NS
 
 
 def test_stop_ends_the_wait_and_all_later_ones():
