@@ -231,7 +231,8 @@ class Relayed:
             "output_tokens": len(self._ids) if self._count is None else self._count,
             "output_digest": digest(little(self._ids)) if self._ids else None,
             "finish_reason": self._reason if self._told else None,
-            "closed_by": closed_by,
+            # After [DONE] the client has all of it, whether or not the last bytes of HTTP are there.
+            "closed_by": None if self._ended else closed_by,
         }
 
 

@@ -176,6 +176,32 @@ def test_who_leaves_leaves_the_server_too(pair):
     assert told.fault is None
 
 
+def test_who_leaves_after_done_has_left_nothing_out(tmp_path):
+    """The last bytes of HTTP may come later: a client need not wait for them."""
+    said = (
+        b'data: {"choices": [{"index": 0, "text": "a", "token_ids": [7], "finish_reason": "length"}]}\n\n',
+        b"data: [DONE]\n\n",
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        relay = Serving(tmp_path / "relay.jsonl", Upstream(host="127.0.0.1", port=server.getsockname()[1]))
+        body = json.dumps({"model": "witness", "prompt": IDS, "stream": True}).encode()
+        with socket.create_connection(("127.0.0.1", relay.port), timeout=20) as link:
+            link.sendall(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            upstream, _ = server.accept()
+            upstream.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            for part in said:
+                upstream.sendall(b"%x\r\n%b\r\n" % (len(part), part))
+            text = b""
+            while b"[DONE]" not in text:
+                text += link.recv(1 << 16)
+        with upstream:
+            upstream.settimeout(20)
+            while upstream.recv(1 << 16):  # the relay leaves when its client does
+                pass
+        (told,) = relay.end()
+    assert (told.closed_by, told.fault, told.output_tokens, told.finish_reason) == (None, None, 1, "length")
+
+
 def test_an_error_of_the_client_is_no_fault_of_the_server(pair):
     both = pair()
     assert raw(both.relay.port, model="another").startswith(b"HTTP/1.1 404")
