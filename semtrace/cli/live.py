@@ -118,9 +118,15 @@ def _joined_text(value: dict[str, Any]) -> "list[RenderableType]":
     rows = ", ".join(f"{value[table]:,} {table.replace('_', ' ')}" for table in value["detail"])
     told = value["vllm_steps"]
     compared = told["compared"]
-    counts = (
-        f"{compared['steps']:,} steps, {compared['stored']:,} blocks stored and {compared['removed']:,} removed, "
-        f"{compared['requests']:,} ended requests"
+    moves = compared["stored"] or compared["removed"]
+    counts = ", ".join(
+        (
+            f"{compared['steps']:,} steps",
+            f"{compared['stored']:,} blocks stored and {compared['removed']:,} removed"
+            if moves
+            else "no events of its cache",
+            f"{compared['requests']:,} ended requests" if compared["requests"] else "no ends of requests",
+        )
     )
     wrong = [f"vLLM says otherwise, {escape(each)}" for each in compared["first"]]
     if compared["contradictions"] > len(wrong):
