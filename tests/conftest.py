@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,10 @@ _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("test", _UNTIMED, max_examples=50, derandomize=True, database=None)
 settings.register_profile("fuzz", _UNTIMED, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
+
+# What a shell runs in the background ignores SIGINT, and so would the commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

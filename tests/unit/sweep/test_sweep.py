@@ -295,7 +295,10 @@ def test_a_signal_ends_a_sweep_in_order(trace: Path, tmp_path: Path, stop: int):
         while command.poll() is None and not any((tmp_path / (out.name + PARTS)).glob("*.json*")):
             time.sleep(0.02)
         command.send_signal(stop)
-        _, err = command.communicate(timeout=120)
+        try:
+            _, err = command.communicate(timeout=120)
+        finally:
+            command.kill()
     assert (command.returncode, err) == (130, "interrupted\n")
     assert not out.exists()
     assert any((tmp_path / (out.name + PARTS)).iterdir())  # what is done is kept
