@@ -70,6 +70,14 @@ def test_no_cut_goes_unnoticed(tmp_path, raw):
             read_all(path)
 
 
+def is_refused(path):
+    """Whether a bundle is not opened, or something is found in it."""
+    try:
+        return bool(check_bundle(open_bundle(path)))
+    except SemtraceError:
+        return True
+
+
 def test_any_flipped_bit_of_a_file_is_found(tmp_path, raw):
     """Members lie under digests, what is around them is as the standard has it, to the bit (ST-BND-016); a full check sees all."""
     path = tmp_path / "x"
@@ -81,11 +89,7 @@ def test_any_flipped_bit_of_a_file_is_found(tmp_path, raw):
         damaged = bytearray(raw)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
-        try:
-            found = check_bundle(open_bundle(path))
-        except SemtraceError:
-            continue
-        assert found, f"bit {bit} of {8 * len(raw)}"
+        assert is_refused(path), f"bit {bit} of {8 * len(raw)}"
 
 
 def test_any_flipped_bit_of_a_directory_is_found(tmp_path):
@@ -97,11 +101,7 @@ def test_any_flipped_bit_of_a_directory_is_found(tmp_path):
             damaged = bytearray(whole)
             damaged[bit // 8] ^= 1 << bit % 8
             file.write_bytes(damaged)
-            try:
-                found = check_bundle(open_bundle(path))
-            except SemtraceError:
-                continue
-            assert found, f"bit {bit} of {file.name}"
+            assert is_refused(path), f"bit {bit} of {file.name}"
         file.write_bytes(whole)
     assert check_bundle(open_bundle(path)) == []
 
