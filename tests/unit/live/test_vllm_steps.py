@@ -446,6 +446,7 @@ def test_the_command_join(client, tmp_path):
     told = run("join", run_, log, "-o", out)
     assert told.code == 0, told.err
     assert "2 requests of the replay found in the log, 1 others in it; 4 steps" in " ".join(told.out.split())
+    assert "no events of its cache, no ends of requests; 0 contradictions" in " ".join(told.out.split())
     made = open_bundle(out).execution("replay")
     assert made["steps"].rows == run("join", run_, log, "-o", out, "--force", "--json").json["steps"] == 4
     assert run("join", run_, log, "-o", out).code == 2
